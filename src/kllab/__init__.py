@@ -1,0 +1,27 @@
+"""kllab: Monte Carlo estimators of KL divergence, checked against exact sums.
+
+x ~ q is sampled (the policy), p is the other distribution (the reference), log r = log p − log q.
+All results are in nats.
+"""
+
+from kllab import checks, divergences, estimators, exact, pairs, sampling
+from kllab.checks import InputError
+from kllab.divergences import DIVERGENCES, Divergence
+from kllab.estimators import K1, K2, K3, Estimator
+
+__version__ = "0.1.0"
+__all__ = [
+    "DIVERGENCES",
+    "K1",
+    "K2",
+    "K3",
+    "Divergence",
+    "Estimator",
+    "InputError",
+    "checks",
+    "divergences",
+    "estimators",
+    "exact",
+    "pairs",
+    "sampling",
+]

@@ -380,9 +380,9 @@ def word_frequencies() -> WordPair:
         f"these words hold {kept_q:.1%} of its mass, {left_out['q']:,} others are left out. "
         f"p: mixed text to about 2021 (wordfreq {versions['wordfreq']}, data CC BY-SA 4.0); "
         f"these words hold {kept_p:.1%} of its mass, {left_out['p']:,} others are left out, "
-        "among them all with an apostrophe or a digit. Both are renormalised. wordfreq rounds to 1/100 of "
-        "a decade, so a log-ratio is off by at most 0.0115 nats plus one shift common to all "
-        "words."
+        "among them all with an apostrophe or a digit. Both are renormalised. wordfreq rounds to "
+        "1/100 of a decade, so a log-ratio is off by at most 0.0115 nats plus one shift common "
+        "to all words."
     )
     return WordPair(log_q, log_p, "word_frequencies", words, kept_q, kept_p, left_out, note)
 

@@ -1,0 +1,65 @@
+"""Repairs of pages that Jupyter Book 1, Sphinx 7 and their theme leave imperfect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+START = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="0; url={page}">
+<title>{title}</title>
+</head>
+<body><main><h1>{title}</h1><p><a href="{page}">Open the book</a></p></main></body>
+</html>
+"""
+
+
+def drop_repeated_scripts(app: Sphinx, pagename, templatename, context, doctree) -> None:
+    """Extensions register some inline scripts twice; the second throws in every page's console."""
+    seen: set[str] = set()
+    kept = []
+    for script in context.get("script_files", []):
+        attributes = getattr(script, "attributes", {})
+        key = attributes.get("body") or str(getattr(script, "filename", script))
+        # Nothing is run in the page by Thebe, and its loader names another host.
+        if key not in seen and "thebe" not in key.lower():
+            kept.append(script)
+        seen.add(key)
+    context["script_files"] = kept
+
+
+def mend_bibliography(app: Sphinx, pagename, templatename, context, doctree) -> None:
+    """A list whose children are not list items is an accessibility error."""
+    body = context.get("body")
+    if body and "doc-biblioentry" in body:
+        body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+        context["body"] = body.replace(' role="doc-biblioentry"', "")
+
+
+def share_html_visitors(app: Sphinx, config) -> None:
+    """An extension registers visitors for ``singlehtml``, which hides all those for ``html``."""
+    handlers = app.registry.translation_handlers
+    if "singlehtml" in handlers:
+        for node, visitors in handlers.get("html", {}).items():
+            handlers["singlehtml"].setdefault(node, visitors)
+
+
+def write_start_page(app: Sphinx, exception: Exception | None) -> None:
+    """A valid page at the root that leads to the book's first page."""
+    root = app.config.root_doc
+    if exception is None and app.builder.name == "html" and root != "index":
+        text = START.format(page=f"{root}.html", title=app.config.html_title)
+        (Path(app.outdir) / "index.html").write_text(text, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("config-inited", share_html_visitors, priority=999)
+    app.connect("html-page-context", drop_repeated_scripts, priority=999)
+    app.connect("html-page-context", mend_bibliography, priority=999)
+    app.connect("build-finished", write_start_page, priority=999)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,82 @@
+"""The repository's address, from one place: the environment variable KLLAB_REPOSITORY.
+
+Without it no page has a repository, edit, issue, Binder or Colab button. With it, Colab opens
+copies of the notebooks whose first cell knows the address; the workflow publishes them with the
+site in the branch gh-pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.errors import ConfigError
+
+VARIABLE = "KLLAB_REPOSITORY"
+ADDRESS = re.compile(r"https://github\.com/(?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?")
+LOOKUP = f'os.environ.get("{VARIABLE}", "")'
+FOLDER, BRANCH = "colab", "gh-pages"
+BUTTONS = ("use_repository_button", "use_issues_button", "use_edit_page_button")
+
+
+def repository_name() -> str | None:
+    """``owner/name`` from the environment, or None."""
+    value = os.environ.get(VARIABLE, "").strip()
+    if not value:
+        return None
+    match = ADDRESS.fullmatch(value)
+    if not match:
+        raise ConfigError(f"{VARIABLE}: expected https://github.com/OWNER/NAME, got {value!r}")
+    return match["name"]
+
+
+def configure(app: Sphinx, config) -> None:
+    name = repository_name()
+    options = config.html_theme_options
+    options["repository_url"] = f"https://github.com/{name}" if name else ""
+    options.update(dict.fromkeys(BUTTONS, bool(name)))
+    options["launch_buttons"] = (
+        {
+            "notebook_interface": "jupyterlab",
+            "binderhub_url": "https://mybinder.org",
+            "colab_url": "https://colab.research.google.com",
+        }
+        if name
+        else {}
+    )
+
+
+def point_colab_at_copies(app: Sphinx, pagename, templatename, context, doctree) -> None:
+    name = repository_name()
+    for group in context.get("header_buttons", []) if name else []:
+        for button in group.get("buttons", []):
+            if button.get("text") == "Colab":
+                button["url"] = (
+                    f"https://colab.research.google.com/github/{name}/blob/{BRANCH}"
+                    f"/{FOLDER}/{Path(pagename).name}.ipynb"
+                )
+
+
+def write_copies(app: Sphinx, exception: Exception | None) -> None:
+    name = repository_name()
+    if exception or not name or app.builder.name != "html":
+        return
+    target = Path(app.outdir) / FOLDER
+    target.mkdir(exist_ok=True)
+    for docname in sorted(app.env.found_docs):
+        path = Path(app.env.doc2path(docname))
+        if path.suffix == ".ipynb":
+            text = path.read_text(encoding="utf-8")
+            # Inside JSON the quotes of the lookup are escaped.
+            lookup = LOOKUP.replace('"', '\\"')
+            address = f'\\"https://github.com/{name}\\"'
+            (target / path.name).write_text(text.replace(lookup, address), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("config-inited", configure)
+    app.connect("html-page-context", point_colab_at_copies, priority=900)
+    app.connect("build-finished", write_copies)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,37 @@
+// Boxes that scroll sideways must be reachable with the keyboard: those that do get a tab stop.
+(() => {
+  const boxes =
+    ".bd-article mjx-container[display], .bd-article div.highlight pre, .bd-article .cell_output .text_html," +
+    ".bd-article .cell_output pre, .bd-article .pst-scrollable-table-container, .bd-article .math-wrapper";
+  const label = (box) =>
+    box.matches("mjx-container") ? "Formula, scrolls sideways"
+      : box.querySelector("table") || box.matches("table") ? "Table, scrolls sideways"
+        : "Code or output, scrolls sideways";
+
+  const update = () => {
+    for (const box of document.querySelectorAll(boxes)) {
+      const scrolls = box.scrollWidth > box.clientWidth + 1;
+      if (scrolls && !box.hasAttribute("tabindex")) {
+        box.tabIndex = 0;
+        box.dataset.scrolls = "";
+        if (!box.hasAttribute("role")) box.setAttribute("role", "region");
+        if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", label(box));
+      } else if (!scrolls && "scrolls" in box.dataset) {
+        for (const name of ["tabindex", "role", "aria-label", "data-scrolls"]) box.removeAttribute(name);
+      }
+    }
+  };
+
+  let waiting = 0;
+  const soon = () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(update);
+  };
+  addEventListener("load", () => {
+    soon();
+    // Formulas get their width when they are typeset.
+    window.MathJax?.startup?.promise?.then(soon);
+  });
+  addEventListener("resize", soon);
+  document.addEventListener("toggle", soon, true);
+})();

@@ -1,0 +1,90 @@
+// Native inputs with a visible label and a visible value.
+
+import { freshId, h, svg } from "./dom.js";
+import { DASHES } from "./theme.js";
+
+/**
+ * A labelled slider. `scale` maps a position of the input to a value and back, so that a slider
+ * can run over powers of two; `text(value)` is what is shown and read out.
+ */
+export function slider({ label, name, min, max, step, scale = identity, text = String, changed }) {
+  const id = freshId(name);
+  const output = h("output", { for: id });
+  const input = h("input", { id, type: "range", name, min, max, step });
+  input.addEventListener("input", () => changed(scale.value(Number(input.value))));
+  const element = h(
+    "div",
+    { class: `control control-${name}` },
+    h("label", { for: id }, label),
+    output,
+    input,
+  );
+  return {
+    element,
+    input,
+    show(value) {
+      input.value = String(scale.position(value));
+      input.setAttribute("aria-valuetext", text(value));
+      output.textContent = text(value);
+    },
+  };
+}
+
+const identity = { value: (position) => position, position: (value) => value };
+export const powersOfTwo = { value: (position) => 2 ** position, position: Math.log2 };
+
+/** A labelled whole number, taken over when the reader leaves it or presses Enter. */
+export function wholeNumber({ label, name, min, max, changed }) {
+  const id = freshId(name);
+  const input = h("input", { id, type: "number", name, min, max, step: 1, inputmode: "numeric" });
+  input.addEventListener("change", () => changed(input.value));
+  const element = h(
+    "div",
+    { class: `control control-${name}` },
+    h("label", { for: id }, label),
+    input,
+  );
+  return {
+    element,
+    input,
+    show(value) {
+      input.value = String(value);
+    },
+  };
+}
+
+export const button = (label, pressed, { kind = "plain" } = {}) =>
+  h("button", { type: "button", class: kind, onclick: pressed }, label);
+
+/** A short piece of an estimator's line, as it stands in the plots. */
+export const swatch = (name) =>
+  svg(
+    "svg",
+    { class: "swatch", width: 26, height: 10, "aria-hidden": "true" },
+    svg("line", { x1: 1, x2: 25, y1: 5, y2: 5, class: `line ${name}`, "stroke-dasharray": DASHES[name] }),
+  );
+
+/** A group of checkboxes, one per option; the last one that is on cannot be switched off. */
+export function toggles({ legend, options, changed }) {
+  const boxes = options.map((option) => {
+    const input = h("input", { type: "checkbox", value: option });
+    input.addEventListener("change", () => {
+      const on = boxes.filter((box) => box.input.checked).map((box) => box.option);
+      if (on.length) changed(on);
+      else input.checked = true;
+    });
+    return { option, input, label: h("label", {}, input, swatch(option), option) };
+  });
+  return {
+    element: h(
+      "fieldset",
+      { class: "toggles" },
+      h("legend", {}, legend),
+      boxes.map((box) => box.label),
+    ),
+    boxes,
+    show(on) {
+      for (const box of boxes) box.input.checked = on.includes(box.option);
+    },
+  };
+}

@@ -1,0 +1,116 @@
+// SVG panels at the size of the screen's pixels: no scaling, so letters stay letters.
+
+import { select } from "d3-selection";
+import { line } from "d3-shape";
+
+import { freshId, h, setAttributes, svg } from "./dom.js";
+
+/**
+ * A titled panel with a clipped drawing area. `role` is "img" for a picture with a text
+ * alternative, "group" where it holds handles. Layers are drawn in the order asked for.
+ */
+export function panel({ name, title, role = "img", margin, clipped, free = [] }) {
+  const titleId = freshId(`${name}-title`);
+  const clipId = freshId(`${name}-clip`);
+  const heading = h("p", { class: "panel-title", id: titleId }, title);
+  const clipRect = svg("rect");
+  const layers = {};
+  const layer = (id, parent) => {
+    layers[id] = svg("g", { class: id });
+    parent.append(layers[id]);
+  };
+  const inner = svg("g", { "clip-path": `url(#${clipId})` });
+  const root = svg(
+    "svg",
+    { class: `plot ${name}`, role, "aria-labelledby": titleId },
+    svg("defs", {}, svg("clipPath", { id: clipId }, clipRect)),
+  );
+  layer("axis-x", root);
+  layer("axis-y", root);
+  root.append(inner);
+  for (const id of clipped) layer(id, inner);
+  for (const id of free) layer(id, root);
+  return {
+    element: h("div", { class: `panel panel-${name}` }, heading, root),
+    root,
+    heading,
+    layers,
+    margin,
+    resize(width, height) {
+      this.width = width;
+      this.height = height;
+      this.left = margin.left;
+      this.right = width - margin.right;
+      this.top = margin.top;
+      this.bottom = height - margin.bottom;
+      setAttributes(root, { width, height, viewBox: `0 0 ${width} ${height}` });
+      setAttributes(clipRect, {
+        x: this.left,
+        y: this.top,
+        width: Math.max(0, this.right - this.left),
+        height: Math.max(0, this.bottom - this.top),
+      });
+    },
+    /** Replaces the picture's text alternative (only for role "img"). */
+    describe(text) {
+      root.removeAttribute("aria-labelledby");
+      root.setAttribute("aria-label", text);
+    },
+  };
+}
+
+/** Draws a d3 axis into a layer at an offset, without its domain line unless asked for. */
+export function drawAxis(layer, axis, x, y) {
+  layer.setAttribute("transform", `translate(${x},${y})`);
+  select(layer).call(axis);
+  // d3 sets a font of its own; the page's is the right one.
+  for (const attribute of ["font-family", "font-size"]) layer.removeAttribute(attribute);
+}
+
+/** One element per key in a layer, made once and kept, so that updating costs no churn. */
+export function keyed(layer, tag, key, attributes) {
+  let element = layer.querySelector(`:scope > [data-key="${key}"]`);
+  if (!element) {
+    element = svg(tag, { "data-key": key });
+    layer.append(element);
+  }
+  setAttributes(element, attributes);
+  return element;
+}
+
+/** Text at a place, with a halo of the page's colour behind it. */
+export function label(layer, key, content, attributes) {
+  const element = keyed(layer, "text", key, attributes);
+  if (element.textContent !== content) element.textContent = content;
+  return element;
+}
+
+/** Removes what was `keyed` in a layer and is not in `keep`. */
+export function prune(layer, keep) {
+  for (const child of [...layer.children]) if (!keep.has(child.dataset.key)) child.remove();
+}
+
+/** A path of dots: with round caps, a line of no length is a dot, and a thousand are one element. */
+export const dots = (points) => points.map(([x, y]) => `M${round(x)},${round(y)}h0`).join("");
+
+export const polyline = line().digits(1);
+
+const round = (value) => Math.round(value * 10) / 10;
+
+/**
+ * Moves labels apart along one axis: each keeps its place if it can, none comes closer than `gap`
+ * to its neighbour, and all stay within [low, high] if they fit. Same order as `wanted`.
+ */
+export function spreadLabels(wanted, gap, low, high) {
+  const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
+  const at = order.map((i) => Math.min(Math.max(wanted[i], low), high));
+  for (let i = 1; i < at.length; i++) at[i] = Math.max(at[i], at[i - 1] + gap);
+  let limit = high;
+  for (let i = at.length - 1; i >= 0; i--) {
+    at[i] = Math.min(at[i], limit);
+    limit = at[i] - gap;
+  }
+  const placed = new Array(wanted.length);
+  order.forEach((i, rank) => (placed[i] = at[rank]));
+  return placed;
+}

@@ -1,0 +1,89 @@
+// One state object per figure, and its short form in a link. Values from a link are data from a
+// stranger: they pass through the schema or are dropped.
+//
+// A schema is { name: field }, and a field is { parse, format, initial }.
+
+/** A number within [min, max], snapped to `step` counted from zero. */
+export const number = (initial, min, max, step) => ({
+  initial,
+  min,
+  max,
+  step,
+  parse(text) {
+    const value = Number(text);
+    if (String(text).trim() === "" || !Number.isFinite(value)) return undefined;
+    const snapped = Math.round(Math.min(Math.max(value, min), max) / step) * step;
+    return Number(Math.min(Math.max(snapped, min), max).toFixed(decimals(step)));
+  },
+  format: (value) => String(value),
+});
+
+/** A power of two within [1, max]; anything between goes to the nearest in ratio. */
+export const powerOfTwo = (initial, max) => ({
+  initial,
+  min: 1,
+  max,
+  parse(text) {
+    const value = Number(text);
+    if (!Number.isFinite(value) || !(value > 0)) return undefined;
+    return 2 ** Math.round(Math.log2(Math.min(Math.max(value, 1), max)));
+  },
+  format: (value) => String(value),
+});
+
+/** A non-empty subset of `options`, in their order; written k1+k3. */
+export const subset = (initial, options) => ({
+  initial,
+  options,
+  parse(text) {
+    const asked = new Set(String(text).split(/[+\s]/)); // a plus sign may arrive as a space
+    const kept = options.filter((option) => asked.has(option));
+    return kept.length ? kept : undefined;
+  },
+  format: (value) => value.join("+"),
+});
+
+const decimals = (step) => (String(step).split(".")[1] ?? "").length;
+
+export const initialState = (schema) =>
+  Object.fromEntries(Object.entries(schema).map(([name, field]) => [name, field.initial]));
+
+/** The state that `values` (name -> text or number) gives on top of `base`. */
+export function withValues(schema, base, values) {
+  const state = { ...base };
+  for (const [name, text] of values) {
+    if (!Object.hasOwn(schema, name) || text === null || text === undefined) continue;
+    const value = schema[name].parse(text);
+    if (value !== undefined) state[name] = value;
+  }
+  return state;
+}
+
+/** The state of an element: the schema's initial values, then its attributes. */
+export const fromAttributes = (schema, element) =>
+  withValues(
+    schema,
+    initialState(schema),
+    Object.keys(schema).map((name) => [name, element.getAttribute(name)]),
+  );
+
+/** `mean:1.2,n:64`, naming only what differs from `base`. */
+export const serialise = (schema, state, base) =>
+  Object.entries(schema)
+    .map(([name, field]) => [name, field.format(state[name]), field.format(base[name])])
+    .filter(([, now, before]) => now !== before)
+    .map(([name, now]) => `${name}:${now}`)
+    .join(",");
+
+export const deserialise = (schema, base, text) =>
+  withValues(
+    schema,
+    base,
+    String(text)
+      .slice(0, 500)
+      .split(",")
+      .map((part) => {
+        const colon = part.indexOf(":");
+        return colon < 0 ? [part, null] : [part.slice(0, colon), part.slice(colon + 1)];
+      }),
+  );

@@ -1,0 +1,18 @@
+// The module for live notebooks and for hosts that call render({ model, el }), such as anywidget.
+// The address there is the application's, so figures leave it alone.
+
+import { renderer } from "./kit/render.js";
+import { register } from "./register.js";
+
+register({ ownsAddress: false });
+
+const renderers = { "two-gaussians": renderer("kl-two-gaussians") };
+
+export default {
+  /** Shows the figure that `model.get("figure")` names, two-gaussians if it names none. */
+  render: ({ model, el }) => {
+    const name = model.get("figure") ?? "two-gaussians";
+    if (!Object.hasOwn(renderers, name)) throw new Error(`no figure is called ${name}`);
+    return renderers[name]({ model, el });
+  },
+};

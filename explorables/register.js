@@ -1,0 +1,13 @@
+// Makes the custom elements known, once a page, however often the bundle is loaded.
+
+import { TwoGaussians } from "./two-gaussians/index.js";
+
+const figures = { "kl-two-gaussians": TwoGaussians };
+
+export function register({ ownsAddress }) {
+  for (const [tag, figure] of Object.entries(figures)) {
+    if (customElements.get(tag)) continue;
+    figure.ownsAddress = ownsAddress;
+    customElements.define(tag, figure);
+  }
+}

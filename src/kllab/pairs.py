@@ -320,9 +320,9 @@ def lm_like(V, *, kl, generator: torch.Generator) -> CategoricalPair:
     """A made-up next-token law p with a few likely tokens and a long tail; q = perturbed(p, kl).
 
     Recipe: the token of rank k has logit -1.2 log k - 0.08 (log k) ** 2 + g / 2 with standard
-    Gaussian g, tokens in random order. At V = 128,256 about 70 % of the mass is on ten tokens,
-    the median token has probability 5e-11 and the least likely about 1e-12. The shape is
-    chosen, not measured.
+    Gaussian g, tokens in random order. At V = 128,256 some 70 to 90 % of the mass is on ten
+    tokens, the median token has a probability of a few 1e-11 and the least likely of some
+    1e-12. The shape is chosen, not measured.
 
     Raises ``InputError`` unless V is a whole number >= 2, and for what ``perturbed`` refuses.
 

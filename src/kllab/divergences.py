@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kllab.checks import InputError, as_log
+from kllab.checks import InputError, as_log, as_number
 
 Fn = Callable[[Tensor], Tensor]
 Term = tuple[float, int, float]
@@ -41,7 +41,7 @@ class Divergence:
     at_zero : f(0), the limit as r → 0.
     asymptote : (a, b) with f(r) ≈ a r + b as r → ∞; a is what a token with q = 0 < p costs, per
         unit of p.
-    reverse : name of the divergence with q and p exchanged, f*(r) = r f(1/r).
+    reverse : name of the divergence with q and p exchanged, f*(r) = r f(1/r) + c (r − 1).
     convex : whether f is convex on (0, ∞).  Only then is D_f ≥ 0 and an f-divergence.
     gap_value, gap_slope : l -> f(r) − f'(1)(r − 1) and its slope, written without cancellation
         near r = 1.  ``None`` where f'(1) = 0, since f is then its own gap.
@@ -74,24 +74,24 @@ class Divergence:
 
     def f(self, log_r: Tensor) -> Tensor:
         """f(r), same shape as ``log_r``, nats.  Differentiable: autograd returns r f'(r)."""
-        return with_slope(as_log("log_r", log_r), self.value, self.slope)
+        return with_slope(checked("log_r", log_r), self.value, self.slope)
 
     def r_df(self, log_r: Tensor) -> Tensor:
         """r f'(r), same shape as ``log_r``: the slope of f along log r."""
-        return self.slope(as_log("log_r", log_r))
+        return self.slope(checked("log_r", log_r))
 
     def gap(self, log_r: Tensor) -> Tensor:
         """f(r) − f'(1)(r − 1), the height of f above its tangent at r = 1.
 
         Same shape as ``log_r``, nats, accurate near r = 1; never negative for a convex f.
         """
-        log_r = as_log("log_r", log_r)
+        log_r = checked("log_r", log_r)
         if self.gap_value is None:
             return with_slope(log_r, self.value, self.slope)
         return with_slope(log_r, self.gap_value, self.gap_slope)
 
     def reversed(self) -> Divergence:
-        """The divergence with q and p exchanged, f*(r) = r f(1/r).
+        """The divergence with q and p exchanged, f*(r) = r f(1/r) + c (r − 1).
 
         Examples
         --------
@@ -102,6 +102,32 @@ class Divergence:
 
     def __repr__(self) -> str:
         return f"Divergence({self.name!r}: f(r) = {self.formula})"
+
+
+class _Checked(torch.autograd.Function):
+    """The identity, refusing what ``as_log`` refuses.  Under torch.vmap it sees the whole batch,
+    where a plain check could read no value."""
+
+    @staticmethod
+    def forward(log_r: Tensor, argument: str) -> Tensor:
+        return as_log(argument, log_r).view_as(log_r)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return grad, None
+
+    @staticmethod
+    def vmap(info, in_dims, log_r: Tensor, argument: str):
+        return _Checked.apply(log_r, argument), in_dims[0]
+
+
+def checked(argument: str, value) -> Tensor:
+    """:func:`~kllab.checks.as_log`, usable inside torch.func transforms."""
+    return _Checked.apply(value, argument) if isinstance(value, Tensor) else as_log(argument, value)
 
 
 class _WithSlope(torch.autograd.Function):
@@ -121,7 +147,9 @@ class _WithSlope(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         (log_r,) = ctx.saved_tensors
-        return grad * ctx.slope(log_r), None, None
+        slope = ctx.slope(log_r)
+        # A masked-out position has gradient 0, be its slope infinite.
+        return grad * slope.masked_fill((grad == 0) & slope.isinf(), 0.0), None, None
 
 
 def with_slope(log_r: Tensor, value: Fn, slope: Fn) -> Tensor:
@@ -158,7 +186,12 @@ jeffreys, tv, and alpha(a)"
         if name in self._by_name:
             return self._by_name[name]
         if member := re.fullmatch(r"alpha\(([^()]+)\)", name):
-            return alpha(float(member[1]))
+            try:
+                a = float(member[1])
+            except ValueError:
+                a = None
+            if a is not None:
+                return alpha(a)
         known = ", ".join(self._by_name)
         raise KeyError(f"no divergence {name!r}; there are {known}, and alpha(a)")
 
@@ -245,7 +278,7 @@ DIVERGENCES = Registry(
         name="kl_pq",
         formula="r log r",
         value=_r_log_r,
-        slope=lambda l: _r_log_r(l) + torch.exp(l),
+        slope=lambda l: torch.exp(l) * (1 + l.masked_fill(l == -math.inf, 0.0)),
         gap_value=_kl_pq_gap,
         gap_slope=_r_log_r,
         df1=1.0,
@@ -335,7 +368,7 @@ def alpha(a: float) -> Divergence:
     """The alpha family, f(r) = (r^a − 1 − a(r − 1)) / (a(a − 1)), so that f''(1) = 1.
 
     a → 0 is ``kl_qp`` and a → 1 is ``kl_pq``; alpha(2) is half of ``chi2_pq``, alpha(−1) half of
-    ``chi2_qp``, alpha(½) twice ``hellinger2``.  Raises ``InputError`` for a non-finite a.
+    ``chi2_qp``, alpha(½) twice ``hellinger2``.  Raises ``InputError`` for |a| > 1e100 or NaN.
 
     Examples
     --------
@@ -344,22 +377,29 @@ def alpha(a: float) -> Divergence:
     >>> alpha(2).f(torch.log(torch.tensor(3.0, dtype=torch.float64)))
     tensor(2.0000, dtype=torch.float64)
     """
-    if not math.isfinite(a):
-        raise InputError("a", "a finite number", str(a))
-    if a in (0, 1):
-        return DIVERGENCES["kl_qp" if a == 0 else "kl_pq"]
+    a = as_number("a", a, above=-1e100, at_most=1e100)
+    if a == 1 or 1 - a == 1:  # so close to 0 that the reverse is ``kl_pq``
+        return DIVERGENCES["kl_pq" if a == 1 else "kl_qp"]
     scale = 1 / (a * (a - 1))
 
     def value(l: Tensor) -> Tensor:
-        near = scale * (expm1_minus(a * l) - a * expm1_minus(l))
-        far = scale * (torch.expm1(a * l) - a * torch.expm1(l))
-        # f grows without bound on the right for every a; where e^l overflows say so, not inf − inf.
-        return torch.where(torch.exp(l).isinf(), math.inf, torch.where(l.abs() < 0.5, near, far))
+        # Near r = 1 by its series; for a near 1 as r f*(1/r), where nothing cancels.
+        if a < 0.5:
+            near = expm1_minus(a * l) - a * expm1_minus(l)
+        else:
+            near = torch.exp(l) * (expm1_minus((a - 1) * l) - (1 - a) * expm1_minus(-l))
+        far = torch.expm1(a * l) - a * torch.expm1(l)
+        if abs(a - 1) < 0.5:  # r^a − r to full precision; below e^−80 it is lost in a − 1
+            far = _power_minus_r(a, l.clamp(min=-80)) - (a - 1) * torch.expm1(l)
+        # f → ∞ on the right for every a; where a e^l overflows say so, not inf − inf.
+        overflow = (max(abs(a), 1.0) * torch.exp(l)).isinf()
+        return torch.where(overflow, math.inf, scale * torch.where(l.abs() < 0.5, near, far))
 
     def slope(l: Tensor) -> Tensor:
-        near = torch.exp(l) * torch.expm1((a - 1) * l) / (a - 1)
-        far = (torch.exp(a * l) - torch.exp(l)) / (a - 1)
-        return torch.where(torch.exp(l).isinf(), math.inf, torch.where(l.abs() < 1, near, far))
+        near = _power_minus_r(a, l.clamp(min=-80))
+        far = near if abs(a - 1) < 0.5 else torch.exp(a * l) - torch.exp(l)
+        both = torch.where(l.abs() < 1, near, far) / (a - 1)
+        return torch.where(torch.exp(l).isinf(), math.inf, both)
 
     return Divergence(
         name=f"alpha({a:.17g})",
@@ -373,6 +413,11 @@ def alpha(a: float) -> Divergence:
         reverse=f"alpha({1 - a:.17g})",
         terms=((scale, 0, float(a)), (-a * scale, 0, 1.0), ((a - 1) * scale, 0, 0.0)),
     )
+
+
+def _power_minus_r(a: float, log_r: Tensor) -> Tensor:
+    """r^a − r, accurate for a near 1."""
+    return torch.exp(log_r) * torch.expm1((a - 1) * log_r)
 
 
 HALF_SQUARED_LOG = Divergence(
@@ -417,4 +462,6 @@ def get(divergence: str | Divergence) -> Divergence:
     """
     if isinstance(divergence, Divergence):
         return divergence
+    if not isinstance(divergence, str):
+        raise InputError("divergence", "a name or a Divergence", type(divergence).__name__)
     return _UNREGISTERED.get(divergence) or DIVERGENCES[divergence]

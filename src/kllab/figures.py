@@ -141,11 +141,14 @@ def mark(ax: Axes, x: float, text: str, *, color: str = QUIET) -> Axes:
 def contributions(
     labels: Sequence[str], values: Sequence[float], *, xlabel: str, ax: Axes | None = None
 ) -> Axes:
-    """Signed bars, one a label, from top to bottom: what each outcome adds to a sum."""
+    """Signed bars, one a label, from top to bottom: what each outcome adds to a sum over q.
+
+    Where the bar is positive q has more probability, where it is negative p has.
+    """
     ax = ax or plt.subplots(figsize=(5.2, 0.27 * len(labels) + 0.9))[1]
     values = np.asarray(values)
     where = np.arange(len(values))
-    ax.barh(where, values, color=np.where(values < 0, LOOKS["k1"].color, LOOKS["k3"].color))
+    ax.barh(where, values, color=np.where(values < 0, LOOKS["p"].color, LOOKS["q"].color))
     ax.axvline(0, color=INK, lw=0.8)
     ax.set_yticks(where, labels)
     ax.invert_yaxis()

@@ -352,6 +352,12 @@ def test_top_p_where_the_mass_is_met_exactly():
         assert int((pairs.top_p(tenths, k / 10).log_q > NEVER).sum()) == k
 
 
+def test_top_p_slack_is_a_rounding_and_no_more():
+    log_p = np.log([1 - 3e-11, 3e-11])
+    assert (pairs.top_p(log_p, 1 - 1e-11).log_q > NEVER).tolist() == [True, True]
+    assert (pairs.top_p(log_p, 1 - 3e-11).log_q > NEVER).tolist() == [True, False]
+
+
 def test_top_p_ties_go_to_the_lower_index():
     log_p = np.log([0.1, 0.3, 0.3, 0.3])
     assert (pairs.top_p(log_p, 0.5).log_q > NEVER).tolist() == [False, True, True, False]
@@ -445,6 +451,12 @@ def test_perturbed_refuses(log_p, kl, message):
         pairs.perturbed([HALF, HALF], 0.1, generator=0)
 
 
+def test_perturbed_gives_q_no_gradient():
+    log_p = torch.log_softmax(torch.zeros(3, dtype=torch.float64, requires_grad=True), -1)
+    pair = pairs.perturbed(log_p, 0.1, generator=seeded())
+    assert (pair.log_q.requires_grad, pair.log_p.requires_grad) == (False, True)
+
+
 def test_perturbed_just_below_what_the_noise_can_reach():
     with pytest.raises(InputError, match="kl: expected less than"):
         pairs.perturbed([HALF, HALF], math.log(2), generator=seeded())
@@ -463,7 +475,17 @@ def test_lm_like_is_what_its_docstring_says():
         assert 0.65 < float(p[:10].sum()) < 0.95
         assert 1e-11 < float(p.median()) < 8e-11
         assert 2e-13 < float(p[-1]) < 2e-12
-    assert not torch.equal(pair.log_p.sort(descending=True).indices[:50], torch.arange(50))
+        index = torch.arange(128_256, dtype=torch.float64)
+        assert abs(float(torch.corrcoef(torch.stack([pair.log_p, index]))[0, 1])) < 0.015
+
+
+def test_lm_like_follows_its_recipe():
+    log_rank = np.log(np.arange(1, 1001))
+    noise = torch.randn(1000, dtype=torch.float64, generator=seeded(2)).numpy()
+    logits = -1.2 * log_rank - 0.08 * log_rank**2 + noise / 2
+    expected = np.sort(logits - np.logaddexp.reduce(logits))
+    log_p = pairs.lm_like(1000, kl=0.05, generator=seeded(2)).log_p
+    np.testing.assert_allclose(np.sort(log_p.numpy()), expected, rtol=0, atol=1e-12)
 
 
 def test_lm_like_refuses():

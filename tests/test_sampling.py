@@ -150,6 +150,20 @@ def test_extreme_uniforms_never_give_an_impossible_token(monkeypatch, uniform, d
     assert (tokens % 3 != 0).all()
 
 
+@pytest.mark.parametrize(("share", "in_tail"), [(1 - 1e-9, True), (1 + 1e-9, False)])
+def test_the_tail_is_summed_before_the_head(monkeypatch, share, in_tail):
+    # A million tokens of 1e-17 each: added to a sum near 1 they would vanish or count double.
+    tail = torch.full((1_000_000,), 1e-17, dtype=torch.float64)
+    head = torch.tensor([0.5 - 1e-11, 0.5], dtype=torch.float64)
+    monkeypatch.setattr(
+        sampling.torch,
+        "rand",
+        lambda *size, **_: torch.full(size, 1e-11 * share, dtype=torch.float64),
+    )
+    token = Categorical(torch.cat([head, tail]).log()).sample((), generator=seeded())
+    assert (int(token) >= 2) is in_tail
+
+
 def test_impossible_tokens_are_never_drawn():
     log_q = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0], dtype=torch.float64).log()
     counts = Categorical(log_q).sample(100_000, generator=seeded()).bincount(minlength=5)

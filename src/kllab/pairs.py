@@ -243,9 +243,8 @@ def top_p(log_p, mass) -> CategoricalPair:
     log_p, mass = _vocabulary("log_p", log_p), as_number("mass", mass, above=0.0, at_most=1.0)
     descending = log_p.softmax(-1).sort(descending=True).values
     reached = descending.cumsum(-1) >= mass - TOP_P_SLACK
-    support = int((descending > 0).sum())
-    size = support if mass == 1 else int((~reached).sum()) + 1
-    return CategoricalPair(_head(log_p, min(size, support)), log_p, f"top_p(mass={mass:g})")
+    size = int((descending > 0).sum()) if mass == 1 else int((~reached).sum()) + 1
+    return CategoricalPair(_head(log_p, size), log_p, f"top_p(mass={mass:g})")
 
 
 def top_k(log_p, k) -> CategoricalPair:

@@ -81,11 +81,11 @@ class Categorical:
         uniform = torch.rand(
             rows, batch, dtype=torch.float64, device=self.device, generator=generator
         )
-        level = uniform.T * self._height[:, -1:]  # (batch, rows), in [0, total]
+        # uniform <= 1 - 2 ** -53, so the product rounds to less than the total: place < V.
+        level = uniform.T * self._height[:, -1:]  # (batch, rows), in [0, total)
         # right=True: the first height strictly above, so height 0 is skipped even at level 0.
         place = torch.searchsorted(self._height, level.contiguous(), right=True)
-        # uniform * total may round up to total; the last place is the likeliest token.
-        return self._token.gather(-1, place.clamp_(max=self.V - 1)).T  # (rows, batch)
+        return self._token.gather(-1, place).T  # (rows, batch)
 
 
 def on_device(generator: torch.Generator, device) -> torch.Generator:

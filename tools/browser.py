@@ -1,4 +1,4 @@
-"""One way to start Chromium, for the tests and the PDF: no address outside this machine resolves."""
+"""One way to start Chromium, for tests and PDF: no address outside this machine resolves."""
 
 from __future__ import annotations
 

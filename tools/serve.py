@@ -44,7 +44,9 @@ def serving(folder: Path) -> Iterator[str]:
 
 def main(folder: str, port: str = "8000") -> None:
     running = server(Path(folder), int(port))
-    print(f"The book: http://{ADDRESS}:{running.server_address[1]}/  (stop with Ctrl-C)", flush=True)
+    print(
+        f"The book: http://{ADDRESS}:{running.server_address[1]}/  (stop with Ctrl-C)", flush=True
+    )
     with contextlib.suppress(KeyboardInterrupt):
         running.serve_forever()
 

@@ -8,7 +8,10 @@ The others compute the expressions of the prose (`evals`).
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -19,17 +22,15 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "kllab"
-LOCK = ROOT / "requirements.txt"
 
 
 def is_notebook(env: BuildEnvironment, docname: str) -> bool:
     return env.doc2path(docname).endswith(".ipynb")
 
 
-def key_of(notebook: nbformat.NotebookNode) -> str:
+def key_of(notebook: nbformat.NotebookNode, config) -> str:
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    return notebook_key(code, PACKAGE, LOCK, scale())
+    return notebook_key(code, Path(config.kl_package), Path(config.kl_lock), scale())
 
 
 def outdated(app: Sphinx, env: BuildEnvironment, added, changed, removed) -> list[str]:
@@ -39,7 +40,7 @@ def outdated(app: Sphinx, env: BuildEnvironment, added, changed, removed) -> lis
     return [
         name
         for name in waiting
-        if known.get(name) != key_of(nbformat.read(env.doc2path(name), as_version=4))
+        if known.get(name) != key_of(nbformat.read(env.doc2path(name), as_version=4), app.config)
     ]
 
 
@@ -48,7 +49,7 @@ def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
     if not is_notebook(app.env, docname):
         return
     notebook = nbformat.reads(source[0], as_version=4)
-    key = key_of(notebook)
+    key = key_of(notebook, app.config)
     try:
         source[0] = nbformat.writes(with_hidden_cells(notebook, key))
     except BadExpression as error:
@@ -65,34 +66,35 @@ def with_hidden_cells(notebook: nbformat.NotebookNode, key: str) -> nbformat.Not
     after the cell that draws the figure.
     """
     first = f"# {key}\nfrom myst_nb import glue as _glue"
-    cells, lines, count = [hidden_cell(first, "kl-key")], [1], 0
+    cells, lines, names = [hidden_cell(first, "kl-key")], [1], itertools.count()
     for index, cell in enumerate(notebook.cells):
-        wanted: list[tuple[str, str]] = []
-
-        def paste(expression: str, wanted=wanted) -> str:
-            name = f"eval-{count + len(wanted)}"
-            wanted.append((name, expression))
-            return f"{{glue:text}}`{name}`"
-
+        wanted: dict[str, str] = {}
+        paste = functools.partial(paste_later, wanted, names)
         if cell.cell_type == "markdown":
             cell.source = replace_evals(cell.source, paste)
-        else:
-            figure = cell.metadata.get("mystnb", {}).get("figure", {})
-            if "caption" in figure:
-                figure["caption"] = replace_evals(figure["caption"], paste)
-        # Warnings then name the cell of the author's notebook, not of this one.
-        line = (index + 1) * 10000
+        elif "caption" in cell.metadata.get("mystnb", {}).get("figure", {}):
+            figure = cell.metadata["mystnb"]["figure"]
+            figure["caption"] = replace_evals(figure["caption"], paste)
         group = [cell]
         if wanted:
-            code = "\n".join(f'_glue("{n}", "{{}}".format({e}), display=False)' for n, e in wanted)
-            computing = hidden_cell(code, f"kl-{wanted[0][0]}")
-            group = [computing, cell] if cell.cell_type == "markdown" else [cell, computing]
+            code = "\n".join(
+                f'_glue("{name}", "{{}}".format({expression}), display=False)'
+                for name, expression in wanted.items()
+            )
+            group.insert(cell.cell_type == "code", hidden_cell(code, f"kl-{next(iter(wanted))}"))
         cells += group
-        lines += [line] * len(group)
-        count += len(wanted)
+        # Warnings then name the cell of the author's notebook, not of this one.
+        lines += [(index + 1) * 10000] * len(group)
     notebook.cells = cells
     notebook.metadata["source_map"] = lines
     return notebook
+
+
+def paste_later(wanted: dict[str, str], names: Iterator[int], expression: str) -> str:
+    """Note an expression under a new name; the value is the role that pastes it."""
+    name = f"eval-{next(names)}"
+    wanted[name] = expression
+    return f"{{glue:text}}`{name}`"
 
 
 def hidden_cell(code: str, name: str) -> nbformat.NotebookNode:
@@ -114,6 +116,8 @@ def forget_failed_build(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict:
     os.environ["KLLAB_BOOK"] = "1"  # kernels inherit it: browser figures emit only their element
+    app.add_config_value("kl_package", str(ROOT / "src" / "kllab"), "env")
+    app.add_config_value("kl_lock", str(ROOT / "requirements.txt"), "env")
     app.connect("env-get-outdated", outdated)
     app.connect("source-read", prepare)
     app.connect("build-finished", forget_failed_build)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -18,6 +19,10 @@ START = """<!doctype html>
 </html>
 """
 
+SCOPED_STYLE = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
+SUMMARY = re.compile(r"<summary.*?</summary>", re.DOTALL)
+PARAGRAPH = re.compile(r"<(/?)p\b([^>]*)>")
+
 
 def drop_repeated_scripts(app: Sphinx, pagename, templatename, context, doctree) -> None:
     """Extensions register some inline scripts twice; the second throws in every page's console."""
@@ -33,12 +38,18 @@ def drop_repeated_scripts(app: Sphinx, pagename, templatename, context, doctree)
     context["script_files"] = kept
 
 
-def mend_bibliography(app: Sphinx, pagename, templatename, context, doctree) -> None:
-    """A list whose children are not list items is an accessibility error."""
+def mend_body(app: Sphinx, pagename, templatename, context, doctree) -> None:
+    """Valid HTML where docutils, pandas and MyST-NB write something else."""
     body = context.get("body")
-    if body and "doc-biblioentry" in body:
-        body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
-        context["body"] = body.replace(' role="doc-biblioentry"', "")
+    if not body:
+        return
+    # A list whose children are not list items is an accessibility error.
+    body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+    body = body.replace(' role="doc-biblioentry"', "")
+    # pandas styles its tables with an attribute that never became standard; book.css does it.
+    body = SCOPED_STYLE.sub("", body)
+    # A summary holds phrases, not paragraphs.
+    context["body"] = SUMMARY.sub(lambda match: PARAGRAPH.sub(r"<\1span\2>", match[0]), body)
 
 
 def share_html_visitors(app: Sphinx, config) -> None:
@@ -60,6 +71,6 @@ def write_start_page(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> dict:
     app.connect("config-inited", share_html_visitors, priority=999)
     app.connect("html-page-context", drop_repeated_scripts, priority=999)
-    app.connect("html-page-context", mend_bibliography, priority=999)
+    app.connect("html-page-context", mend_body, priority=999)
     app.connect("build-finished", write_start_page, priority=999)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

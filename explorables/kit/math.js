@@ -36,20 +36,34 @@ export function normalCdf(x) {
   return 0.5 + normalPdf(x) * sum;
 }
 
-/** log p(x) - log q(x). */
-export const logRatio = (x, { mean, scale }) =>
-  0.5 * x * x - 0.5 * ((x - mean) / scale) ** 2 - Math.log(scale);
+/** x -> log p(x) - log q(x), a parabola; made once for many x. */
+export function logRatio(pair) {
+  const { b, c } = parabola(pair);
+  const a = -Math.log(pair.scale) - 0.5 * (pair.mean / pair.scale) ** 2;
+  return (x) => a + x * (b + c * x);
+}
+
+const parabola = ({ mean, scale }) => ({
+  b: mean / (scale * scale),
+  c: 0.5 * (1 - 1 / (scale * scale)),
+});
 
 export const k1 = (logR) => -logR;
 export const k2 = (logR) => 0.5 * logR * logR;
 
+const INVERSE_FACTORIALS = (() => {
+  const terms = [1];
+  for (let k = 1; k <= 14; k++) terms.push(terms[k - 1] / k);
+  return Float64Array.from(terms);
+})();
+
 /** exp(l) - 1 - l without cancellation; infinite at both ends, never NaN for a number. */
 export function k3(logR) {
   if (logR === Infinity) return Infinity;
-  if (Math.abs(logR) > 0.5) return Math.expm1(logR) - logR;
-  let series = 1; // l^2/2 (1 + l/3 (1 + l/4 (...))); the last term is below one rounding
-  for (let k = 15; k >= 3; k--) series = 1 + (logR / k) * series;
-  return 0.5 * logR * logR * series;
+  if (logR > 0.25 || logR < -0.25) return Math.expm1(logR) - logR;
+  let series = 0; // l^2/2! + l^3/3! + ...; what follows l^14 is below one rounding
+  for (let k = 14; k >= 2; k--) series = INVERSE_FACTORIALS[k] + logR * series;
+  return logR * logR * series;
 }
 
 export const PER_SAMPLE = { k1, k2, k3 };
@@ -76,10 +90,8 @@ export function chi2PQ({ mean, scale }) {
  * Var = Var(r) + Var(log r) - 2 Cov(r, log r), and Cov(r, log r) = KL(p||q) + KL(q||p).
  */
 export function moments(pair) {
-  const { mean, scale } = pair;
   const kl = klQP(pair);
-  const b = mean / (scale * scale);
-  const c = 0.5 * (1 - 1 / (scale * scale));
+  const { b, c } = parabola(pair);
   const c1 = -kl;
   const c2 = b * b + 2 * c * c;
   const c3 = 6 * b * b * c + 8 * c ** 3;
@@ -124,15 +136,18 @@ function convolutionPower(signal, n) {
   const spectrum = new Float64Array(2 * size);
   fft.realTransform(spectrum, signal);
   for (let i = 0; i <= size; i += 2) {
-    const modulus = Math.hypot(spectrum[i], spectrum[i + 1]) ** n;
-    const angle = Math.atan2(spectrum[i + 1], spectrum[i]) * n;
+    const [re, im] = [spectrum[i], spectrum[i + 1]];
+    const modulus = (re * re + im * im) ** (n / 2);
+    const angle = Math.atan2(im, re) * n;
     spectrum[i] = modulus * Math.cos(angle);
     spectrum[i + 1] = modulus * Math.sin(angle);
   }
   fft.completeSpectrum(spectrum);
   const back = new Float64Array(2 * size);
   fft.inverseTransform(back, spectrum);
-  return Float64Array.from({ length: size }, (_, i) => back[2 * i]);
+  const real = new Float64Array(size);
+  for (let i = 0; i < size; i++) real[i] = back[2 * i];
+  return real;
 }
 
 /**
@@ -149,6 +164,7 @@ function convolutionPower(signal, n) {
  */
 export function samplingDistribution(estimator, pair, n, { high, cells = 8192 } = {}) {
   const value = PER_SAMPLE[estimator];
+  const logR = logRatio(pair);
   const { mean, variance } = moments(pair)[estimator];
   const signed = estimator === "k1";
   if (variance === 0) {
@@ -159,21 +175,22 @@ export function samplingDistribution(estimator, pair, n, { high, cells = 8192 } 
     : (n * (high ?? defaultHigh(pair, n, estimator))) / cells;
 
   const single = new Float64Array(cells);
+  const wrap = cells - 1; // a power of two less one, so & is the remainder
   let spread = 0; // the variance that splitting adds to one sample
   let [first, second] = [0, 0];
   for (let i = 0; i < GRID_POINTS; i++) {
     const weight = grid.weight[i];
-    const v = value(logRatio(grid.x[i], pair));
+    const v = value(logR(grid.x[i]));
     const at = (signed ? v - mean : v) / step;
     if (!signed && !(at < cells - 1)) continue;
     if (n === 1) {
-      single[mod(Math.round(at), cells)] += weight; // no sum, so nothing is gained by splitting
+      single[Math.round(at) & wrap] += weight; // no sum, so nothing is gained by splitting
       continue;
     }
     const left = Math.floor(at);
     const part = at - left;
-    single[mod(left, cells)] += weight * (1 - part);
-    single[mod(left + 1, cells)] += weight * part;
+    single[left & wrap] += weight * (1 - part);
+    single[(left + 1) & wrap] += weight * part;
     spread += weight * part * (1 - part) * step * step;
     first += weight * v;
     second += weight * v * v;
@@ -193,7 +210,7 @@ export function samplingDistribution(estimator, pair, n, { high, cells = 8192 } 
     step: step / n,
     mass,
     above: Math.max(0, 1 - total),
-    error: 0.25 * widened + (n === 1 ? 2 * grid.atom : 0.5 * largest) + Math.exp(-TILT),
+    error: 0.25 * widened + 0.5 * largest + (n === 1 ? 2 * grid.atom : 0) + Math.exp(-TILT),
     signed,
   };
 }
@@ -227,35 +244,38 @@ export function quantile({ start, step, mass }, level) {
   return start + (mass.length - 1) * step;
 }
 
-const mod = (i, size) => ((i % size) + size) % size;
-
 // k1 is a quadratic in x: its tails fall off like exp(-|v| / 2|c|), and a window holds them all.
-function signedWidth({ mean, scale }, n, variance) {
-  const b = mean / (scale * scale);
-  const c = 0.5 * (1 - 1 / (scale * scale));
+function signedWidth(pair, n, variance) {
+  const { b, c } = parabola(pair);
   const x = GRID_HALF_WIDTH;
   const single = 2 * (Math.abs(b) * x + Math.abs(c) * x * x);
   return Math.max(single, 18 * Math.sqrt(n * variance) + 100 * Math.abs(c));
 }
 
+// Where rare large values make the variance huge or infinite, the lattice stays with the rest.
 function defaultHigh(pair, n, estimator) {
   const exact = moments(pair);
   const { mean, variance } = exact[estimator];
-  const finite = Number.isFinite(variance) ? variance : 9 * exact.k1.variance;
-  return mean + 12 * Math.sqrt(finite / n);
+  const usual = estimator === "k3" ? Math.min(variance, 6 * exact.k1.variance) : variance;
+  return mean + 12 * Math.sqrt(usual / n);
 }
 
 function centred(single, n) {
   const power = n === 1 ? single : convolutionPower(single, n);
   const half = single.length / 2; // index 0 is the mean: put it in the middle
-  return Float64Array.from(power, (_, j) => power[mod(j - half, single.length)]);
+  const mass = new Float64Array(single.length);
+  mass.set(power.subarray(half), 0);
+  mass.set(power.subarray(0, half), half);
+  return mass;
 }
 
 function tilted(single, n) {
   if (n === 1) return single;
   const rate = TILT / single.length;
-  const damped = single.map((mass, j) => mass * Math.exp(-rate * j));
-  return convolutionPower(damped, n).map((mass, j) => mass * Math.exp(rate * j));
+  for (let j = 0; j < single.length; j++) single[j] *= Math.exp(-rate * j);
+  const mass = convolutionPower(single, n);
+  for (let j = 0; j < mass.length; j++) mass[j] *= Math.exp(rate * j);
+  return mass;
 }
 
 // ---- runs: the same seed shows everybody the same picture ----------------------------------

@@ -4,7 +4,10 @@
 // book's matplotlib figures go through that filter. The "-text" tones are darker (in the dark,
 // lighter) where the line's colour is too faint for letters.
 
-export const DASHES = { k1: "none", k2: "7 3", k3: "9 3 2 3", truth: "2 3" };
+// Colours and dashes of `kllab.figures.LOOKS`; tests/test_explorables.py holds them together. A dash
+// there is in line widths, here in px at a width of 2.
+export const DASHES = { k1: "none", k2: "10 3.2", k3: "12 2.8 2.8 2.8", truth: "2.4 3.2", p: "6 2.4" };
+
 
 const LIGHT = {
   k1: "#d55e00",
@@ -13,11 +16,11 @@ const LIGHT = {
   truth: "#1b1b1b",
   q: "#6b6b6b",
   p: "#cc79a7",
-  "k1-text": "#b34f00",
-  "k2-text": "#007a59",
-  "k3-text": "#0072b2",
-  "q-text": "#5f5f5f",
-  "p-text": "#a8497f",
+  "k1-text": "#b04e00",
+  "k2-text": "#00785a",
+  "k3-text": "#0067a1",
+  "q-text": "#595959",
+  "p-text": "#a2487a",
   ink: "#1b1b1b",
   muted: "#565d66",
   rule: "#8a9099",

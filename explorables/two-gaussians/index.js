@@ -31,6 +31,7 @@ const css = `
 .control-seed { flex: 0 1 6rem; }
 .buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
 .buttons button { flex: 1 1 auto; padding: 0 0.6rem; }
+.numbers { max-width: 38rem; }
 .below { display: flex; flex-direction: column; gap: 0.75rem; margin-top: 1rem; }
 `;
 
@@ -98,7 +99,7 @@ export class TwoGaussians extends KlFigure {
       running: panel({
         name: "running",
         title: "",
-        margin: { left: 40, right: 66, top: 8, bottom: 22 },
+        margin: { left: 40, right: 74, top: 8, bottom: 22 },
         clipped: ["negative", "ghosts", "truth", "curves", "dots"],
         free: ["labels"],
       }),
@@ -112,7 +113,7 @@ export class TwoGaussians extends KlFigure {
     };
     this.panels.densities.layers.handles.append(this.handles.scale.element, this.handles.mean.element);
     this.one = button("", () => this.#drawOne(), { kind: "main" });
-    this.many = button("Draw 100 runs", () => this.#drawMany(100));
+    this.many = button("", () => this.#drawMany(100));
     this.table = h("table", { class: "numbers" });
     const group = (...children) => h("div", { class: "column" }, ...children);
     root.append(
@@ -156,8 +157,9 @@ export class TwoGaussians extends KlFigure {
     const view = this.#model.view(state, this.#upTo ?? state.n);
     for (const [name, control] of Object.entries(this.controls)) control.show(state[name]);
     this.one.textContent = state.n === 1 ? "Draw one sample" : `Draw one run of ${state.n}`;
-    const full = String(this.state.runs >= MOST_RUNS);
-    for (const control of [this.one, this.many]) control.setAttribute("aria-disabled", full);
+    const full = this.state.runs >= MOST_RUNS;
+    this.many.textContent = full ? `${MOST_RUNS} is the most` : "Draw 100 runs";
+    for (const control of [this.one, this.many]) control.setAttribute("aria-disabled", String(full));
 
     const { densities, values, running, distributions } = this.panels;
     drawDensities(densities, state, view, this.handles);
@@ -166,8 +168,8 @@ export class TwoGaussians extends KlFigure {
     drawDistributions(distributions, state, view);
 
     const count = state.runs === 1 ? "1 run" : `${state.runs} runs`;
-    title(values, "What each sample is worth", state.runs ? "in nats, against x" : "no run yet");
-    title(running, "Averages as samples come in", "earlier runs faint");
+    title(values, "What each sample is worth", state.runs ? "in nats" : "no run yet");
+    title(running, "Averages as they come in", "earlier runs faint");
     title(distributions, `Averages of ${count}`, "bars, and exactly");
     const words = descriptions(state, view);
     for (const name of ["values", "running", "distributions"]) this.panels[name].describe(words[name]);

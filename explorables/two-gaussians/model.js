@@ -51,11 +51,13 @@ export class Model {
       this.#means = { key, runs: kept.runs, values };
     }
     const { values } = this.#means;
+    const ratio = logRatio(state);
     for (; this.#means.runs < runs; this.#means.runs++) {
       const run = this.#means.runs;
       let [first, second, third] = [0, 0, 0];
-      for (const x of this.samples(state, run)) {
-        const logR = logRatio(x, state);
+      const samples = this.samples(state, run);
+      for (let i = 0; i < n; i++) {
+        const logR = ratio(samples[i]);
         first -= logR;
         second += 0.5 * logR * logR;
         third += k3(logR);
@@ -96,14 +98,13 @@ export class Model {
     const exact = this.exact(state);
     const finished = upTo < state.n ? state.runs - 1 : state.runs;
     const means = this.means({ ...state, runs: Math.max(finished, 0) });
-    const x = state.runs > 0 ? this.samples(state, state.runs - 1).subarray(0, upTo) : [];
-    const logR = Float64Array.from(x, (value) => logRatio(value, state));
+    const x = state.runs > 0 ? this.samples(state, state.runs - 1).subarray(0, upTo) : new Float64Array(0);
+    const logR = x.map(logRatio(state));
     const seen = Object.fromEntries(ESTIMATORS.map((name) => [name, summary(means[name])]));
     const first = Math.max(0, state.runs - 1 - GHOSTS);
     const ghosts = [];
     for (let run = first; run < state.runs - 1; run++) {
-      const past = Float64Array.from(this.samples(state, run), (value) => logRatio(value, state));
-      ghosts.push(averages(past));
+      ghosts.push(averages(this.samples(state, run).map(logRatio(state))));
     }
     return { exact, means, seen, x, values: perSample(logR), running: averages(logR), ghosts };
   }
@@ -123,7 +124,9 @@ export function meanRange(exact, shown) {
     return [quantile(distribution, 0.001), quantile(distribution, Number.isFinite(sd) ? 0.995 : 0.98)];
   });
   const low = Math.min(0, ...ranges.map(([value]) => value));
-  const high = Math.max(1.15 * exact.kl, ...ranges.map(([, value]) => value));
+  const reach = 3 * (quantile(exact.k1.distribution, 0.995) - exact.kl);
+  const widest = Math.max(1.15 * exact.kl, ...ranges.map(([, value]) => value));
+  const high = Math.min(widest, exact.kl + reach);
   const pad = high > low ? 0.04 * (high - low) : 1;
   return [low === 0 ? -pad : low, high + pad];
 }

@@ -39,7 +39,11 @@ export function drawDensities(panel, state, view, handles) {
     "fill-opacity": 0.16,
   });
   keyed(panel.layers.curves, "path", "q", { d: curve(0, 1), class: "line q", "stroke-width": 2 });
-  keyed(panel.layers.curves, "path", "p", { d: p, class: "line p" });
+  keyed(panel.layers.curves, "path", "p", {
+    d: p,
+    class: "line p",
+    "stroke-dasharray": DASHES.p,
+  });
   keyed(panel.layers.curves, "path", "rug", {
     d: Array.from(view.x, (v) => `M${x(v).toFixed(1)},${panel.bottom}v-9`).join(""),
     class: "line q",
@@ -75,7 +79,7 @@ export function drawDensities(panel, state, view, handles) {
 
 export function drawValues(panel, state, view) {
   const x = xScale(panel);
-  const logR = xGrid.map((v) => logRatio(v, state));
+  const logR = xGrid.map(logRatio(state));
   const [low, high] = valueRange(state, logR);
   const y = scaleLinear([low, high], [panel.bottom, panel.top]);
   drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(7)), 0, panel.bottom);
@@ -192,7 +196,8 @@ function runningRange({ n, show }, { exact }) {
     return [name === "k1" ? mean - reach : 0, mean + reach];
   });
   const low = Math.min(0, ...finite.map(([value]) => value));
-  const high = Math.max(1.3 * exact.kl, ...finite.map(([, value]) => value));
+  const widest = Math.max(1.3 * exact.kl, ...finite.map(([, value]) => value));
+  const high = Math.min(widest, exact.kl + 6.6 * spread * exact.k1.sd);
   const span = high - low || 1;
   return [low - 0.06 * span, high + 0.02 * span];
 }
@@ -264,7 +269,7 @@ export function drawDistributions(panel, state, view) {
       });
       kept.add(`${name}-note`);
     }
-    if (name === "k2" && Math.abs(exact.k2.bias) > 0.02 * exact.kl) {
+    if (name === "k2" && biased(exact)) {
       keyed(panel.layers.truth, "path", "k2-mean", {
         d: `M${x(exact.k2.mean)},${base - 1}v${-(rowHeight - 10)}`,
         class: "line k2",
@@ -293,12 +298,13 @@ export function drawDistributions(panel, state, view) {
 }
 
 function noteFor(name, exact, beyond) {
-  if (beyond) return `${beyond} further right`;
-  if (name === "k2" && Math.abs(exact.k2.bias) > 0.02 * exact.kl) {
-    return `mean ${signedPercent(exact.k2.bias / exact.kl)}`;
-  }
-  return "";
+  const notes = [];
+  if (name === "k2" && biased(exact)) notes.push(`mean ${signedPercent(exact.k2.bias / exact.kl)}`);
+  if (beyond) notes.push(`${beyond} further right`);
+  return notes.join(", ");
 }
+
+const biased = ({ k2, kl }) => Math.abs(k2.bias) > 0.02 * kl;
 
 const rectangle = (left, top, right, bottom) =>
   `M${left.toFixed(1)},${bottom}V${top.toFixed(1)}H${right.toFixed(1)}V${bottom}Z`;

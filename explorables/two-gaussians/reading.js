@@ -3,21 +3,23 @@
 import { nats, percent, signedPercent } from "../kit/format.js";
 
 function below(share) {
-  if (share < 0.0005) return "almost never falls below 0";
-  return `falls below 0 in ${percent(share)} of runs`;
+  if (share < 0.0005) return "and almost never falls below 0";
+  return `but falls below 0 in ${percent(share)} of runs`;
 }
 
 function spreadAgainst(sd, other) {
   const ratio = sd / other;
-  return ratio < 1 ? `${percent(ratio)} of k1's spread` : `${nats(ratio)} times k1's spread`;
+  return ratio < 1 ? `${percent(ratio)} of k1’s spread` : `${nats(ratio)} times k1’s spread`;
 }
 
 function verdict(name, exact) {
   const { bias, sd } = exact[name];
-  if (name === "k1") return `k1 is right on average but ${below(exact.k1.below)}`;
+  if (name === "k1") return `k1 is right on average ${below(exact.k1.below)}`;
   if (name === "k2") {
-    const off = percent(Math.abs(bias / exact.kl));
-    return `k2 is ${off} too ${bias > 0 ? "high" : "low"} on average`;
+    const off = Math.abs(bias / exact.kl);
+    if (off > 2) return `k2 is ${nats(1 + off)} times the truth on average`;
+    if (off < 0.0005) return "k2 is right on average";
+    return `k2 is ${percent(off)} too ${bias > 0 ? "high" : "low"} on average`;
   }
   if (Number.isFinite(sd)) {
     return `k3 is right on average, never below 0, with ${spreadAgainst(sd, exact.k1.sd)}`;
@@ -42,7 +44,7 @@ export function reading({ n, show }, exact) {
   const samples = n === 1 ? "With one sample" : `Averaged over ${n} samples`;
   const parts = show.map((name) => verdict(name, exact));
   const best =
-    show.length > 1 ? ` The smallest root-mean-square error here is ${smallestError(exact, show)}'s.` : "";
+    show.length > 1 ? ` The smallest root-mean-square error here is ${smallestError(exact, show)}’s.` : "";
   return `${truth} ${samples}, ${parts.join("; ")}.${best}`;
 }
 

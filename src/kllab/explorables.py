@@ -1,0 +1,255 @@
+"""Browser figures in a notebook cell: in the built book, live in JupyterLab, and as a picture.
+
+A figure is a custom element with a static picture inside.  Where the script runs, the picture gives
+way to the figure; on paper, on GitHub and without scripts it stays.
+
+- In the build of the book (``KLLAB_BOOK=1``) the page loads one script for all figures, so a cell
+  emits the element alone.
+- Live, the script travels with the output, as a module.
+- Where the script was not built (``npm run build`` makes it), the picture stays and a sentence says
+  so, with a link to the published page if ``KLLAB_BOOK_URL`` names one.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from kllab import exact, figures, pairs
+from kllab.checks import InputError
+from kllab.estimators import K1, K2, K3
+
+SCRIPT = Path(__file__).parent / "static" / "explorables.js"
+"""The module for live use; ``npm run build`` writes it."""
+
+PICTURE_STYLE = {
+    "svg.hashsalt": "kllab",  # the same picture gives the same bytes
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.edgecolor": figures.QUIET,
+    "text.color": figures.INK,
+    "xtick.color": "#595959",
+}
+
+ESTIMATORS = {"k1": K1, "k2": K2, "k3": K3}
+
+
+@dataclass(frozen=True)
+class Explorable:
+    """A browser figure; a notebook shows it through ``_repr_html_``.
+
+    ``tag`` and ``attributes`` make the custom element, ``fallback`` is the HTML inside it, and
+    ``heights`` are the CSS lengths to reserve in one and in two columns, so that the page does not
+    jump when the script draws.
+    """
+
+    tag: str
+    attributes: Mapping[str, str]
+    fallback: str
+    heights: tuple[str, str]
+
+    def __repr__(self) -> str:
+        settings = " ".join(f"{name}={value}" for name, value in self.attributes.items())
+        return f"<{self.tag} {settings}>: a figure for the browser"
+
+    def element(self, **more: str) -> str:
+        """The custom element with its static picture, as HTML."""
+        one_column, two_columns = self.heights
+        # The middle term is hugely positive below 700 px and hugely negative above.
+        reserved = f"clamp({two_columns},(700px - 100vw)*9999,{one_column})"
+        attributes = "".join(
+            f' {name}="{escape(value)}"' for name, value in {**self.attributes, **more}.items()
+        )
+        style = f"display:block;min-height:{reserved}"
+        return f'<{self.tag}{attributes} style="{style}">{self.fallback}</{self.tag}>'
+
+    def _repr_html_(self) -> str:
+        if os.environ.get("KLLAB_BOOK") == "1":
+            return self.element()
+        page = _published_page()
+        if SCRIPT.is_file():
+            script = SCRIPT.read_text(encoding="utf-8")
+            element = self.element(**({"page": page} if page else {}))
+            return f'{element}\n<script type="module">\n{script}\n</script>'
+        where = f' It moves on <a href="{escape(page)}">the published page</a>.' if page else ""
+        return (
+            f"{self.fallback}\n<p>This is a picture of the figure: its script was not built here."
+            f"{where}</p>"
+        )
+
+
+def two_gaussians(
+    *,
+    mean: float = 0.6,
+    scale: float = 0.9,
+    n: int = 16,
+    seed: int = 1,
+    runs: int = 200,
+    show: tuple[str, ...] = ("k1", "k2", "k3"),
+    fallback: str | None = None,
+    height: tuple[str, str] | None = None,
+) -> Explorable:
+    """Three estimators of KL(q‖p) for q = N(0, 1) and p = N(mean, scale²), to be dragged.
+
+    In the default state the average of 16 samples of k1 is below zero in one run of ten, that of k2
+    is a third too high, and that of k3 is neither, with less than half of k1's spread.
+
+    Parameters
+    ----------
+    mean, scale : of p; within [−2.5, 2.5] and [0.4, 2], in steps of 0.05.
+    n : samples per run, a power of two up to 1024.
+    seed : of the draws in the browser, an integer in [0, 2³²).
+    runs : how many runs are drawn at first, up to 1000.
+    show : which of ``"k1"``, ``"k2"``, ``"k3"`` are drawn at first.
+    fallback : HTML in place of the picture that is made here from exact numbers.
+    height : CSS lengths to reserve on a phone and on a wide screen.
+
+    Raises
+    ------
+    InputError : a value that the figure cannot show.
+
+    Examples
+    --------
+    >>> figure = two_gaussians(mean=1.0, scale=1.0, n=4)
+    >>> figure
+    <kl-two-gaussians mean=1 scale=1 n=4 seed=1 runs=200 show=k1+k2+k3>: a figure for the browser
+    >>> "k2 is 25 % too high" in figure.fallback
+    True
+    """
+    _within("mean", mean, -2.5, 2.5)
+    _within("scale", scale, 0.4, 2.0)
+    _whole("n", n, 1, 1024)
+    if n & (n - 1):
+        raise InputError("n", "a power of two up to 1024", repr(n))
+    _whole("seed", seed, 0, 2**32 - 1)
+    _whole("runs", runs, 0, 1000)
+    if not show or not set(show) <= set(ESTIMATORS):
+        raise InputError("show", "some of k1, k2, k3", repr(show))
+    names = [name for name in ESTIMATORS if name in show]
+    attributes = {
+        "mean": f"{mean:g}",
+        "scale": f"{scale:g}",
+        "n": str(n),
+        "seed": str(seed),
+        "runs": str(runs),
+        "show": "+".join(names),
+    }
+    if fallback is None:
+        fallback = _two_gaussians_picture(mean, scale, n, names)
+    return Explorable("kl-two-gaussians", attributes, fallback, height or ("94rem", "53rem"))
+
+
+def _two_gaussians_picture(mean: float, scale: float, n: int, names: list[str]) -> str:
+    """The static figure: both densities, and the exact distributions of averages of n samples."""
+    pair = pairs.gaussian(mean, scale)
+    kl = exact.moments(K1, pair).mean
+    laws = {name: exact.sampling_distribution(ESTIMATORS[name], pair, n) for name in names}
+    looks = figures.LOOKS
+    with mpl.rc_context(PICTURE_STYLE):
+        canvas = Figure(figsize=(7.2, 2.9), layout="constrained", facecolor="white")
+        grid = canvas.add_gridspec(len(names), 2)
+
+        densities = canvas.add_subplot(grid[:, 0], xlabel="x", yticks=[], title="q and p")
+        x = np.linspace(-4.6, 4.6, 231)
+        outwards = 1 if mean >= 0 else -1
+        for name, centre, width, side in (("q", 0, 1, -outwards), ("p", mean, scale, outwards)):
+            density = norm(centre, width).pdf
+            look = looks[name]
+            densities.plot(x, density(x), color=look.color, ls=look.dashes, lw=2)
+            at = centre + 1.3 * side * width
+            densities.annotate(name, (at, density(at)), xytext=(8 * side, 2), color=look.text,
+                               textcoords="offset points", ha="center", weight="bold")  # fmt: skip
+        densities.fill_between(x, density(x), color=look.color, alpha=0.16, lw=0)
+        densities.set(ylim=(0, None), xlim=(x[0], x[-1]))
+
+        usual = exact.sampling_distribution(K1, pair, n)
+        reach = kl + 3 * (float(usual.quantile(0.995)) - kl)
+        low = min(0.0, *(float(law.quantile(0.001)) for law in laws.values()))
+        high = max(1.2 * kl, *(min(float(law.quantile(0.99)), reach) for law in laws.values()))
+        if high == low:  # p is q: one atom at 0
+            low, high = -1.0, 1.0
+        edges = np.linspace(low, high, 161)
+        for row, (name, law) in enumerate(laws.items()):
+            axes = canvas.add_subplot(grid[row, 1], yticks=[], xlim=(edges[0], edges[-1]))
+            mass = np.diff(law.cdf(edges).numpy())
+            axes.plot(edges[1:], mass, color=looks[name].color, ls=looks[name].dashes, lw=1.8)
+            axes.fill_between(edges[1:], mass, color=looks[name].color, alpha=0.16, lw=0)
+            axes.axvline(kl, color=figures.INK, ls=looks["truth"].dashes, lw=1.4)
+            axes.axvline(0, color=figures.QUIET, lw=0.8)
+            # The density of one sample may be unbounded: a few bins must not set the height.
+            axes.set_ylim(0, 1.15 * (np.partition(mass, -4)[-4] or mass.max()))
+            axes.annotate(name, (1, 1), xycoords="axes fraction", ha="right", va="top",
+                          color=looks[name].text, weight="bold")  # fmt: skip
+            axes.tick_params(labelbottom=row == len(laws) - 1)
+            if row == 0:
+                axes.set_title(f"averages of {n}, KL = {kl:.3g} nats")
+        return _image(canvas, *_two_gaussians_words(pair, kl, n, laws))
+
+
+def _two_gaussians_words(pair, kl: float, n: int, laws: Mapping) -> tuple[str, str]:
+    """The picture's text alternative and its caption, with the exact numbers."""
+    samples = "one sample" if n == 1 else f"{n} samples"
+    alt = (
+        f"Left: the densities of q = N(0, 1) and p = N({pair.mean:g}, {pair.scale:g}²). Right: the "
+        f"exact distributions of the average of {samples} of {', '.join(laws)}, around the "
+        f"true KL(q‖p) of {kl:.3g} nats."
+    )
+    if kl == 0:
+        return alt, "p is q, so every sample of every estimator is exactly 0."
+    parts = []
+    for name in laws:
+        moments = exact.moments(ESTIMATORS[name], pair)
+        if name == "k1":
+            parts.append(f"k1 falls below 0 in {float(laws[name].cdf(0.0)):.1%} of runs")
+        elif name == "k2":
+            direction = "high" if moments.bias > 0 else "low"
+            parts.append(f"k2 is {abs(moments.bias) / kl:.0%} too {direction} on average")
+        elif np.isfinite(moments.variance):
+            parts.append("k3 is right on average and never below 0")
+        else:
+            parts.append("k3 is right on average, never below 0, and its variance is infinite")
+    caption = f"Averages of {samples} around the true KL of {kl:.3g} nats: {'; '.join(parts)}."
+    return alt, caption.replace("%", " %")
+
+
+def _image(canvas: Figure, alt: str, caption: str) -> str:
+    """A figure with its caption; the picture is inside the HTML, so no file is asked for."""
+    data = io.BytesIO()
+    canvas.savefig(data, format="svg", metadata={"Date": None})
+    source = base64.b64encode(data.getvalue()).decode()
+    return (
+        '<figure style="margin:0"><img style="max-width:100%;height:auto" '
+        f'src="data:image/svg+xml;base64,{source}" alt="{escape(alt)}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _published_page() -> str | None:
+    """``KLLAB_BOOK_URL`` if it is a web address; anything else must not become a link."""
+    address = os.environ.get("KLLAB_BOOK_URL", "")
+    return address if urlsplit(address).scheme in ("http", "https") else None
+
+
+def _within(argument: str, value: float, low: float, high: float) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not low <= value <= high:
+        raise InputError(argument, f"a number from {low:g} to {high:g}", repr(value))
+
+
+def _whole(argument: str, value: int, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InputError(argument, f"an integer from {low} to {high}", repr(value))

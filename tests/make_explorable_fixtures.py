@@ -1,0 +1,184 @@
+"""Numbers that the browser figures must reproduce, computed by other means than theirs.
+
+``python tests/make_explorable_fixtures.py`` writes ``tests/fixtures/explorables/*.json``; the Node
+tests beside the figures read them, and ``test_explorables.py`` checks that they are up to date.
+
+The generator is written out again with Python's integers.  Per-sample values and moments come from
+30-digit arithmetic and integration, not from the closed forms of the figures.  The distributions of
+averages come from ``kllab.exact``, with its error bound.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mpmath as mp
+
+import kllab
+
+FOLDER = Path(__file__).parent / "fixtures" / "explorables"
+MASK = 0xFFFFFFFF
+PAIRS = [(0.0, 1.0), (0.1, 1.0), (0.6, 0.9), (1.0, 1.0), (-1.5, 0.4), (0.0, 1.35), (2.5, 1.2)]
+HEAVY = [(0.0, 1.45), (-1.0, 2.0)]  # scale² ≥ 2: k3 has no variance
+AVERAGES = [
+    (0.6, 0.9, 1),
+    (0.6, 0.9, 16),
+    (0.6, 0.9, 1024),
+    (0.1, 1.0, 64),
+    (1.0, 1.0, 2),
+    (-1.5, 0.4, 8),
+    (2.0, 1.2, 32),
+    (0.0, 1.6, 256),
+]
+LEVELS = [0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99]
+
+
+# --- the generator: xoshiro128**, seeded by the finaliser of MurmurHash3 ---------------------
+
+
+def mix32(z: int) -> int:
+    z = (z ^ (z >> 16)) * 0x85EBCA6B & MASK
+    z = (z ^ (z >> 13)) * 0xC2B2AE35 & MASK
+    return z ^ (z >> 16)
+
+
+def rotate(x: int, k: int) -> int:
+    return (x << k | x >> (32 - k)) & MASK
+
+
+class Xoshiro128:
+    def __init__(self, seed: int, stream: int):
+        state = mix32(seed) ^ (stream * 0x9E3779B9 & MASK)
+        self.s = []
+        for i in range(4):
+            state = (state + 0x9E3779B9) & MASK
+            self.s.append(mix32(state ^ mix32((stream + i) & MASK)))
+
+    def uint32(self) -> int:
+        a, b, c, d = self.s
+        result = rotate(b * 5 & MASK, 7) * 9 & MASK
+        shifted = b << 9 & MASK
+        c, d = c ^ a, d ^ b
+        self.s = [a ^ d, b ^ c, c ^ shifted, rotate(d, 11)]
+        return result
+
+    def uniform(self) -> mp.mpf:
+        bits = (self.uint32() >> 5 << 26) + (self.uint32() >> 6)
+        return mp.mpf(bits) / 2**53
+
+    def normals(self, pairs: int) -> list[mp.mpf]:
+        values = []
+        for _ in range(pairs):
+            radius = mp.sqrt(-2 * mp.log1p(-self.uniform()))
+            angle = 2 * mp.pi * self.uniform()
+            values += [radius * mp.cos(angle), radius * mp.sin(angle)]
+        return values
+
+
+def generator() -> list[dict]:
+    return [
+        {
+            "seed": seed,
+            "stream": stream,
+            "uint32": [r.uint32() for r in [Xoshiro128(seed, stream)] for _ in range(8)],
+            "uniform": [float(r.uniform()) for r in [Xoshiro128(seed, stream)] for _ in range(4)],
+            "normal": [float(v) for v in Xoshiro128(seed, stream).normals(3)],
+        }
+        for seed, stream in [(0, 0), (1, 0), (1, 1), (1, 999), (20200307, 7), (MASK, MASK)]
+    ]
+
+
+# --- arithmetic at 30 digits -----------------------------------------------------------------
+
+
+def per_sample() -> list[dict]:
+    values = [0.0, 1e-12, -1e-9, 1e-5, -1e-3, 0.1, -0.4999, 0.5, -0.5001, 1.0, -3.0, 12.5, -40.0]
+    return [
+        {"log_r": l, "k1": -l, "k2": float(mp.mpf(l) ** 2 / 2), "k3": float(mp.expm1(l) - l)}
+        for l in values
+    ]
+
+
+def normal_cdf() -> list[dict]:
+    at = [-38.0, -12.0, -6.5, -2.50001, -2.49999, -1.0, -1e-9, 0.0, 0.3, 2.49999, 2.50001, 6.0, 9.0]
+    return [{"x": x, "cdf": float(mp.ncdf(x))} for x in at]
+
+
+def pair_moments(mean: float, scale: float) -> dict:
+    m, s = mp.mpf(mean), mp.mpf(scale)
+
+    def log_r(x):
+        return x**2 / 2 - ((x - m) / s) ** 2 / 2 - mp.log(s)
+
+    def expect(f, density=mp.npdf, cuts=(-mp.inf, -12, -4, 0, 4, 12, mp.inf)):
+        return mp.quad(lambda x: density(x) * f(x), cuts)
+
+    def squared_distance(value, centre):
+        return lambda x: (value(x) - centre) ** 2
+
+    estimators = {
+        "k1": lambda x: -log_r(x),
+        "k2": lambda x: log_r(x) ** 2 / 2,
+        "k3": lambda x: mp.expm1(log_r(x)) - log_r(x),
+    }
+    kl = expect(estimators["k1"])
+    out = {"mean": mean, "scale": scale, "kl_qp": float(kl), "estimators": {}}
+    out["kl_pq"] = float(
+        mp.quad(lambda x: mp.npdf(x, m, s) * log_r(x), [-mp.inf, m - 6 * s, m, m + 6 * s, mp.inf])
+    )
+    for name, value in estimators.items():
+        first = expect(value)
+        infinite = name == "k3" and scale**2 >= 2
+        variance = None if infinite else float(expect(squared_distance(value, first)))
+        out["estimators"][name] = {
+            "mean": float(first),
+            "variance": variance,
+            "bias": float(first - kl),
+        }
+    return out
+
+
+def arithmetic() -> dict:
+    with mp.workdps(30):
+        return {
+            "normal_cdf": normal_cdf(),
+            "per_sample": per_sample(),
+            "moments": [pair_moments(mean, scale) for mean, scale in PAIRS + HEAVY],
+        }
+
+
+# --- averages of n samples -------------------------------------------------------------------
+
+
+def averages() -> list[dict]:
+    out = []
+    for mean, scale, n in AVERAGES:
+        for name in ("k1", "k2", "k3"):
+            law = kllab.exact.sampling_distribution(
+                getattr(kllab, name.upper()), kllab.pairs.gaussian(mean, scale), n
+            )
+            at = [float(f"{float(law.quantile(level)):.6g}") for level in LEVELS]
+            out.append(
+                {
+                    "mean": mean,
+                    "scale": scale,
+                    "n": n,
+                    "estimator": name,
+                    "at": at,
+                    "cdf": [round(float(c), 7) for c in law.cdf(at)],
+                    "below_zero": round(float(law.cdf(0.0)), 7) if name == "k1" else 0.0,
+                    "error": float(f"{law.error:.3g}"),
+                }
+            )
+    return out
+
+
+def fixtures() -> dict[str, object]:
+    return {"generator": generator(), "arithmetic": arithmetic(), "averages": averages()}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, content in fixtures().items():
+        (FOLDER / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,205 @@
+"""Browser figures as seen from Python: their HTML, their fixtures, their palette."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from make_explorable_fixtures import FOLDER, fixtures
+
+from kllab import InputError, explorables, figures
+
+ROOT = Path(__file__).parents[1]
+
+
+class Outline(HTMLParser):
+    """Tags with their attributes, in order, and the text between them."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag: str) -> list[dict]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(autouse=True)
+def _reader(monkeypatch):
+    """A live notebook without a published page, until a test says otherwise."""
+    monkeypatch.delenv("KLLAB_BOOK", raising=False)
+    monkeypatch.delenv("KLLAB_BOOK_URL", raising=False)
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path) -> Path:
+    path = tmp_path / "explorables.js"
+    path.write_text("/* the module */", encoding="utf-8")
+    monkeypatch.setattr(explorables, "SCRIPT", path)
+    return path
+
+
+@pytest.fixture
+def no_script(monkeypatch, tmp_path):
+    monkeypatch.setattr(explorables, "SCRIPT", tmp_path / "absent.js")
+
+
+def test_the_book_gets_the_element_alone(monkeypatch, script):
+    monkeypatch.setenv("KLLAB_BOOK", "1")
+    outline = Outline(explorables.two_gaussians(mean=1.0, scale=1.0, n=4)._repr_html_())
+    (element,) = outline.all("kl-two-gaussians")
+    style = element.pop("style")
+    assert element == {
+        "mean": "1",
+        "scale": "1",
+        "n": "4",
+        "seed": "1",
+        "runs": "200",
+        "show": "k1+k2+k3",
+    }
+    assert "min-height" in style
+    assert not outline.all("script")
+    (image,) = outline.all("img")
+    assert "exact distributions" in image["alt"]
+    assert image["src"].startswith("data:image/svg+xml;base64,")
+    assert "k2 is 25 % too high" in outline.text
+
+
+def test_live_the_module_travels_with_the_output(script):
+    outline = Outline(explorables.two_gaussians()._repr_html_())
+    assert outline.all("script") == [{"type": "module"}]
+    assert "/* the module */" in outline.text
+    assert "page" not in outline.all("kl-two-gaussians")[0]
+
+
+def test_live_links_lead_to_the_published_page(monkeypatch, script):
+    monkeypatch.setenv("KLLAB_BOOK_URL", 'https://example.org/book?a="b"')
+    (element,) = Outline(explorables.two_gaussians()._repr_html_()).all("kl-two-gaussians")
+    assert element["page"] == 'https://example.org/book?a="b"'
+
+
+def test_without_the_script_the_picture_stays(no_script):
+    outline = Outline(explorables.two_gaussians()._repr_html_())
+    assert not outline.all("kl-two-gaussians") + outline.all("script") + outline.all("a")
+    assert outline.all("img")
+    assert "not built" in outline.text
+
+
+def test_without_the_script_a_sentence_links_to_the_page(monkeypatch, no_script):
+    monkeypatch.setenv("KLLAB_BOOK_URL", "https://example.org/book/02.html")
+    outline = Outline(explorables.two_gaussians()._repr_html_())
+    assert outline.all("a") == [{"href": "https://example.org/book/02.html"}]
+
+
+@pytest.mark.parametrize("address", ["javascript:alert(1)", "file:///etc/passwd", "02.html"])
+def test_only_web_addresses_become_links(monkeypatch, no_script, address):
+    monkeypatch.setenv("KLLAB_BOOK_URL", address)
+    html = explorables.two_gaussians()._repr_html_()
+    assert not Outline(html).all("a")
+    assert address not in html
+
+
+def test_the_picture_is_a_valid_svg_and_the_same_every_time():
+    first, second = (explorables.two_gaussians().fallback for _ in range(2))
+    assert first == second
+    data = base64.b64decode(re.search(r'base64,([^"]+)"', first)[1]).decode()
+    assert data.startswith("<?xml")
+    assert data.rstrip().endswith("</svg>")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "k1 falls below 0 in 10.4 % of runs; k2 is 35 % too high"),
+        ({"mean": 0.0, "scale": 1.0}, "p is q"),
+        ({"mean": 0.0, "scale": 1.6}, "its variance is infinite"),
+        ({"mean": 0.0, "scale": 1.4}, "k3 is right on average and never below 0"),
+        ({"mean": 0.0, "scale": 1.6, "n": 256}, "k2 is 36 % too low"),
+        ({"n": 1, "show": ("k1",)}, "Averages of one sample"),
+    ],
+)
+def test_the_caption_says_what_the_picture_shows(settings, words):
+    assert words in Outline(explorables.two_gaussians(**settings).fallback).text
+
+
+def test_own_fallback_and_heights():
+    figure = explorables.two_gaussians(fallback="<p>mine</p>", height=("80rem", "40rem"))
+    assert figure.element().endswith("<p>mine</p></kl-two-gaussians>")
+    assert "clamp(40rem,(700px - 100vw)*9999,80rem)" in figure.element()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("mean", 2.6),
+        ("mean", float("nan")),
+        ("mean", "1"),
+        ("scale", 0.0),
+        ("scale", True),
+        ("n", 0),
+        ("n", 12),
+        ("n", 2048),
+        ("n", 16.0),
+        ("seed", -1),
+        ("seed", 2**32),
+        ("runs", 1001),
+        ("show", ()),
+        ("show", ("k1", "k4")),
+    ],
+)
+def test_what_the_figure_cannot_show_is_refused(argument, value):
+    with pytest.raises(InputError) as error:
+        explorables.two_gaussians(**{argument: value})
+    assert error.value.argument == argument
+
+
+def numbers(value):
+    """A nested fixture with its numbers as pytest.approx, so that a rounding is no difference."""
+    if isinstance(value, dict):
+        return {key: numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    return pytest.approx(value, rel=1e-9, abs=2e-6) if isinstance(value, float) else value
+
+
+@pytest.fixture(scope="module")
+def regenerated():
+    return fixtures()
+
+
+@pytest.mark.parametrize("name", ["generator", "arithmetic", "averages"])
+def test_fixtures_are_up_to_date(name, regenerated):
+    stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    assert stored == numbers(regenerated[name])
+
+
+def test_the_browser_has_the_palette_of_the_book():
+    theme = (ROOT / "explorables" / "kit" / "theme.js").read_text(encoding="utf-8")
+    light = theme[theme.index("const LIGHT") : theme.index("const DARK")]
+    for name, look in figures.LOOKS.items():
+        colour = re.search(rf'\b{name}: "(#\w+)"', light)[1]
+        assert colour == look.color.lower(), name
+        text = re.search(rf'"{name}-text": "(#\w+)"', light)
+        assert (text[1] if text else colour) == look.text.lower(), name
+
+
+@pytest.mark.parametrize("name", ["k1", "k2", "k3", "truth", "p"])
+def test_the_browser_has_the_dashes_of_the_book(name):
+    theme = (ROOT / "explorables" / "kit" / "theme.js").read_text(encoding="utf-8")
+    pattern = re.search(rf'\b{name}: "([\d. ]+|none)"', theme[theme.index("DASHES") :])[1]
+    dashes = figures.LOOKS[name].dashes
+    if pattern == "none":
+        assert dashes == "-"
+    else:  # matplotlib counts in line widths, and a line here is 2 px wide
+        assert [float(part) for part in pattern.split()] == [2 * part for part in dashes[1]]

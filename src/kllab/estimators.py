@@ -22,8 +22,16 @@ import torch
 from torch import Tensor
 
 from kllab import exact
-from kllab.checks import InputError, as_log
-from kllab.divergences import DIVERGENCES, HALF_SQUARED_LOG, Divergence, Term, get, with_slope
+from kllab.checks import InputError, as_count, as_log, as_number
+from kllab.divergences import (
+    DIVERGENCES,
+    HALF_SQUARED_LOG,
+    Divergence,
+    Term,
+    checked,
+    get,
+    with_slope,
+)
 
 Bounds = tuple[float, float]
 
@@ -68,11 +76,10 @@ class Estimator:
     def __post_init__(self) -> None:
         object.__setattr__(self, "generator", get(self.generator))
         object.__setattr__(self, "target", get(self.target or self.generator))
-        if not math.isfinite(self.lam):
-            raise InputError("lam", "a finite number", str(self.lam))
+        object.__setattr__(self, "lam", as_number("lam", self.lam))
         for argument in ("clamp_log_r", "clamp_value"):
             bounds = getattr(self, argument)
-            if bounds is not None and not bounds[0] < bounds[1]:
+            if bounds is not None and not _ascending(bounds):
                 raise InputError(argument, "(low, high) with low < high", str(bounds))
 
     def __call__(self, log_r: Tensor, *, log_weight: Tensor | None = None) -> Tensor:
@@ -81,7 +88,7 @@ class Estimator:
         ``log_weight`` is log q(x) − log μ(x) for x ~ μ, of a shape that broadcasts with
         ``log_r``.  It is differentiated unless you detach it.
         """
-        log_r = as_log("log_r", log_r)
+        log_r = checked("log_r", log_r)
         if self.clamp_log_r is not None:
             log_r = log_r.clamp(*self.clamp_log_r)
         value = with_slope(log_r, self._value, self._slope)
@@ -89,9 +96,11 @@ class Estimator:
             value = value.clamp(*self.clamp_value)
         if log_weight is None:
             return value
-        weight = torch.exp(as_log("log_weight", log_weight))
-        # A token that q cannot emit (weight 0) carries no value, be it infinite.
-        return torch.where(weight == 0, 0.0, weight * value)
+        log_weight = checked("log_weight", log_weight)
+        _same_shape("log_weight", log_weight, value)
+        # Bounded above, so that 0 times a weight beyond every float is 0.
+        weight = torch.exp(log_weight).clamp(max=torch.finfo(log_weight.dtype).max)
+        return _weigh(weight, value)
 
     def clamped(self, *, log_r: Bounds | None = None, value: Bounds | None = None) -> Estimator:
         """The same estimator with clamps on log r, on the value, or on both.
@@ -116,9 +125,7 @@ class Estimator:
             return (d.gap_value or d.value)(l)
         if self.lam == 0:
             return d.value(l)
-        value = d.value(l) + self.lam * torch.expm1(l)
-        slope, intercept = d.asymptote
-        return _fill_nan(value, _limit(slope + self.lam, intercept - self.lam))
+        return _plus_control(d, torch.as_tensor(self.lam, dtype=l.dtype, device=l.device), l)
 
     def _slope(self, l: Tensor) -> Tensor:
         d = self.generator
@@ -126,19 +133,40 @@ class Estimator:
             return (d.gap_slope or d.slope)(l)
         if self.lam == 0:
             return d.slope(l)
-        return _fill_nan(
-            d.slope(l) + self.lam * torch.exp(l), _limit(d.asymptote[0] + self.lam, 0.0)
+        slope = d.slope(l) + self.lam * torch.exp(l)
+        growth = d.asymptote[0] + self.lam
+        return torch.where(
+            torch.isnan(slope), math.copysign(math.inf, growth) if growth else 0, slope
         )
 
 
-def _limit(slope: float, intercept: float) -> float:
-    """lim (slope · r + intercept) as r → ∞."""
-    return math.copysign(math.inf, slope) if slope else intercept
+def _ascending(bounds) -> bool:
+    try:
+        low, high = map(float, bounds)
+    except (TypeError, ValueError):
+        return False
+    return low < high
 
 
-def _fill_nan(tensor: Tensor, value: float) -> Tensor:
-    """f → ∞ while λ(r − 1) → −∞ (or the reverse) is NaN in floating point; the limit is known."""
-    return torch.where(torch.isnan(tensor), value, tensor)
+def _same_shape(argument: str, tensor: Tensor, values: Tensor) -> None:
+    try:
+        torch.broadcast_shapes(tensor.shape, values.shape)
+    except RuntimeError:
+        expected = f"a shape that broadcasts with {tuple(values.shape)}"
+        raise InputError(argument, expected, str(tuple(tensor.shape))) from None
+
+
+def _weigh(weight: Tensor, value: Tensor) -> Tensor:
+    """w v, where a token without weight carries no value, be it infinite, and no gradient."""
+    return weight * torch.where(weight == 0, 0.0, value)
+
+
+def _plus_control(d: Divergence, lam: Tensor, log_r: Tensor) -> Tensor:
+    """f(r) + λ (r − 1).  Where f → ∞ and λ(r − 1) → −∞, or the reverse, the limit is known."""
+    value = d.value(log_r) + lam * torch.expm1(log_r)
+    growth, rest = d.asymptote[0] + lam, d.asymptote[1] - lam
+    limit = torch.where(growth == 0, rest, torch.copysign(torch.full_like(lam, math.inf), growth))
+    return torch.where(torch.isnan(value), limit, value)
 
 
 K1 = Estimator("k1", DIVERGENCES["kl_qp"], lam=0.0)
@@ -169,12 +197,19 @@ def with_lambda(divergence: Divergence | str, lam: float) -> Estimator:
     return Estimator(f"{d.name} + {lam:g}(r - 1)", d, lam=float(lam))
 
 
+def _length(argument: str, tensor: Tensor, dim: int) -> int:
+    """Number of samples along ``dim``."""
+    if not -tensor.ndim <= dim < tensor.ndim:
+        raise InputError(argument, f"samples along axis {dim}", f"shape {tuple(tensor.shape)}")
+    return tensor.shape[dim]
+
+
 def optimal_lambda(divergence: Divergence | str, log_r: Tensor, dim: int = -1) -> Tensor:
     """λ* = −Cov(f, r − 1) / Var(r − 1) over samples of log r along ``dim``.
 
-    The λ that minimises the sample variance of f + λ(r − 1).  Where all samples are equal every λ
-    does, and −f'(1), the limit for p → q, is returned.  Used on the samples that it came from, λ*
-    biases the mean by O(1/n): see :func:`cross_fitted`.
+    The λ that minimises the sample variance of f + λ(r − 1).  Where all samples are equal, or f
+    is infinite at one, no λ is better than another, and −f'(1), the limit for p → q, is returned.
+    Used on the samples that it came from, λ* biases the mean by O(1/n): see :func:`cross_fitted`.
 
     Examples
     --------
@@ -184,15 +219,17 @@ def optimal_lambda(divergence: Divergence | str, log_r: Tensor, dim: int = -1) -
     """
     d = get(divergence)
     log_r = as_log("log_r", log_r)
-    if log_r.ndim == 0 or log_r.shape[dim] < 2:
-        raise InputError("log_r", f"at least 2 samples along dim {dim}", f"{tuple(log_r.shape)}")
+    if _length("log_r", log_r, dim) < 2:
+        raise InputError("log_r", f"at least 2 samples along axis {dim}", f"{tuple(log_r.shape)}")
     ratio = torch.expm1(log_r)
     # The gap instead of f: the same λ up to f'(1), without cancellation near r = 1.
     gap = d.gap(log_r)
     centred = ratio - ratio.mean(dim, keepdim=True)
-    variance = centred.square().mean(dim)
-    covariance = (centred * (gap - gap.mean(dim, keepdim=True))).mean(dim)
-    return torch.where(variance > 0, -covariance / variance, 0.0) - d.df1
+    unit = centred.abs().amax(dim, keepdim=True)  # squares of r would overflow
+    scaled = centred / torch.where(unit > 0, unit, 1.0)
+    covariance = (scaled * (gap - gap.mean(dim, keepdim=True))).mean(dim)
+    lam = -covariance / scaled.square().mean(dim) / unit.squeeze(dim)
+    return torch.where(torch.isfinite(lam), lam, 0.0) - d.df1
 
 
 def cross_fitted(
@@ -204,16 +241,19 @@ def cross_fitted(
     i mod ``folds``; ``2 <= folds <= n``, and the other folds must hold two samples.
     """
     d = get(divergence)
-    log_r = as_log("log_r", log_r).movedim(dim, -1)
-    n = log_r.shape[-1]
-    if not 2 <= folds <= n:
-        raise InputError("folds", f"2 to n = {n}", str(folds))
+    log_r = as_log("log_r", log_r)
+    n = _length("log_r", log_r, dim)
+    folds = as_count("folds", folds, least=2, most=n)
+    if n - math.ceil(n / folds) < 2:
+        raise InputError(
+            "log_r", "at least 2 samples outside of each fold", str(tuple(log_r.shape))
+        )
+    log_r = log_r.movedim(dim, -1)
     fold = torch.arange(n, device=log_r.device) % folds
-    value, ratio = d.f(log_r), torch.expm1(log_r)
-    out = torch.empty_like(value)
+    out = torch.empty_like(log_r)
     for k in range(folds):
         lam = optimal_lambda(d, log_r[..., fold != k])
-        out[..., fold == k] = value[..., fold == k] + lam[..., None] * ratio[..., fold == k]
+        out[..., fold == k] = _plus_control(d, lam[..., None], log_r[..., fold == k])
     return out.movedim(-1, dim)
 
 
@@ -231,8 +271,16 @@ def rao_blackwell(divergence: Divergence | str, log_q: Tensor, log_p: Tensor) ->
 
 def self_normalised(values: Tensor, log_weight: Tensor, dim: int = -1) -> Tensor:
     """Σ w v / Σ w along ``dim``, for weights known up to a constant; biased by O(1/n)."""
-    weight = torch.softmax(as_log("log_weight", log_weight), dim)
-    return torch.where(weight == 0, 0.0, weight * values).sum(dim)
+    values, log_weight = as_log("values", values), as_log("log_weight", log_weight)
+    if values.shape != log_weight.shape:
+        _same_shape("log_weight", log_weight, values)
+        values, log_weight = torch.broadcast_tensors(values, log_weight)
+    _length("log_weight", log_weight, dim)
+    if torch.isposinf(log_weight).any():
+        raise InputError("log_weight", "weights below +inf", "+inf")
+    if torch.isneginf(log_weight).all(dim).any():
+        raise InputError("log_weight", f"a weight above 0 along axis {dim}", "none")
+    return _weigh(torch.softmax(log_weight, dim), values).sum(dim)
 
 
 def median_of_means(values: Tensor, blocks: int, dim: int = -1) -> Tensor:
@@ -241,8 +289,11 @@ def median_of_means(values: Tensor, blocks: int, dim: int = -1) -> Tensor:
     For an even number of blocks the lower of the two middle means is not favoured: they are
     averaged.  ``n`` must be a multiple of ``blocks``.
     """
-    n = values.shape[dim]
-    if blocks < 1 or n % blocks:
+    values = as_log("values", values)
+    n = _length("values", values, dim)
+    whole = isinstance(blocks, int) and not isinstance(blocks, bool)
+    if not whole or not 1 <= blocks <= n or n % blocks:
         raise InputError("blocks", f"a divisor of n = {n}", str(blocks))
-    means = values.movedim(dim, -1).unflatten(-1, (blocks, n // blocks)).mean(-1)
-    return torch.quantile(means, 0.5, dim=-1)
+    means = values.movedim(dim, -1).unflatten(-1, (blocks, n // blocks)).mean(-1).sort(-1).values
+    lower, upper = means[..., (blocks - 1) // 2], means[..., blocks // 2]
+    return torch.where(lower == upper, lower, (lower + upper) / 2)

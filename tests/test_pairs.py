@@ -2,6 +2,7 @@
 
 import builtins
 import math
+import re
 from fractions import Fraction
 
 import mpmath
@@ -415,7 +416,8 @@ def test_perturbed_meets_its_kl_or_says_why_not(log_p, kl, seed):
     noise = torch.randn(len(log_p), dtype=torch.float64, generator=seeded(seed))
     most = -float(log_p[noise.masked_fill(log_p == NEVER, NEVER).argmax()])
     if kl >= most:
-        with pytest.raises(InputError, match="kl: expected less than"):
+        reach = re.escape(f"kl: expected less than {most:.6g} nats")
+        with pytest.raises(InputError, match=reach):
             pairs.perturbed(log_p, kl, generator=seeded(seed))
     else:
         pair = pairs.perturbed(log_p, kl, generator=seeded(seed))
@@ -465,7 +467,7 @@ def test_perturbed_just_below_what_the_noise_can_reach():
 
 
 def test_lm_like_is_what_its_docstring_says():
-    for seed in range(5):
+    for seed in range(2):
         pair = pairs.lm_like(128_256, kl=0.05, generator=seeded(seed))
         assert_pair(pair, 128_256)
         q, p = pair.log_q.exp(), pair.log_p.exp().sort(descending=True).values

@@ -9,7 +9,8 @@ import { DASHES } from "./theme.js";
  */
 export function slider({ label, name, min, max, step, scale = identity, text = String, changed }) {
   const id = freshId(name);
-  const output = h("output", { for: id });
+  // Not an <output>: that is a live region, and the slider itself tells its value.
+  const output = h("span", { class: "value", "aria-hidden": "true" });
   const input = h("input", { id, type: "range", name, min, max, step });
   input.addEventListener("input", () => changed(scale.value(Number(input.value))));
   const element = h(
@@ -37,7 +38,12 @@ export const powersOfTwo = { value: (position) => 2 ** position, position: Math.
 export function wholeNumber({ label, name, min, max, changed }) {
   const id = freshId(name);
   const input = h("input", { id, type: "number", name, min, max, step: 1, inputmode: "numeric" });
-  input.addEventListener("change", () => changed(input.value));
+  let editing = false; // what is being typed must survive a redraw
+  input.addEventListener("input", () => (editing = true));
+  input.addEventListener("change", () => {
+    editing = false;
+    changed(input.value);
+  });
   const element = h(
     "div",
     { class: `control control-${name}` },
@@ -48,7 +54,7 @@ export function wholeNumber({ label, name, min, max, changed }) {
     element,
     input,
     show(value) {
-      input.value = String(value);
+      if (!editing) input.value = String(value);
     },
   };
 }

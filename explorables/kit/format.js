@@ -27,6 +27,9 @@ export const signedPercent = (share) => {
   return share > 0 && /[1-9]/.test(text) ? `+${text}` : text;
 };
 
+/** The same without its percent sign, for columns that say it above. */
+export const bare = (text) => text.replace("\u00a0%", "");
+
 export const fixed = (value, digits) => value.toFixed(digits).replace("-", "−");
 
 const scientific = (text) => {

@@ -23,7 +23,7 @@ ${themeCss}
 .controls { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; align-items: start; }
 .control { display: grid; grid-template-columns: 1fr auto; flex: 1 1 8.5rem; min-width: 0; column-gap: 0.5rem; }
 .control label { white-space: nowrap; }
-.control output { font-variant-numeric: tabular-nums; font-weight: 600; }
+.control .value { font-variant-numeric: tabular-nums; font-weight: 600; }
 .control input[type="range"] { grid-column: 1 / -1; width: 100%; min-width: 0; height: 2rem; margin: 0; accent-color: var(--kl-accent, var(--kl-ink)); cursor: pointer; touch-action: pan-y; }
 .control input[type="number"] { grid-column: 1 / -1; width: 100%; height: 2rem; padding: 0 0.5rem; font: inherit; font-variant-numeric: tabular-nums; color: inherit; background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 4px; }
 button { min-height: 2.5rem; padding: 0 0.9rem; font: inherit; font-weight: 600; color: var(--kl-ink); background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 6px; cursor: pointer; }
@@ -93,6 +93,7 @@ input:focus-visible, button:focus-visible, .link-text:focus-visible { outline: 3
 .numbers tbody th { text-align: left; font-weight: 600; }
 .numbers tbody tr + tr > * { border-top: 1px solid var(--kl-faint); }
 .numbers .seen { color: var(--kl-muted); }
+.figure:not(.wide) .numbers { font-size: 0.8125rem; }
 .footer { display: flex; flex-wrap: wrap; gap: 0.25rem 0.75rem; align-items: center; }
 .link-text { flex: 1 1 12rem; min-width: 0; height: 2.25rem; padding: 0 0.5rem; font: inherit; color: inherit; background: var(--kl-wash); border: 1px solid var(--kl-rule); border-radius: 4px; }
 `;

@@ -9,7 +9,7 @@
 export const DASHES = { k1: "none", k2: "10 3.2", k3: "12 2.8 2.8 2.8", truth: "2.4 3.2", p: "6 2.4" };
 
 
-const LIGHT = {
+export const LIGHT = {
   k1: "#d55e00",
   k2: "#009e73",
   k3: "#0072b2",
@@ -29,7 +29,7 @@ const LIGHT = {
   paper: "#ffffff",
 };
 
-const DARK = {
+export const DARK = {
   k1: "#f37c1e",
   k2: "#0caa7f",
   k3: "#42b4f4",

@@ -87,21 +87,21 @@ export class TwoGaussians extends KlFigure {
         role: "group",
         margin: { left: 34, right: 30, top: 14, bottom: 22 },
         clipped: ["curves"],
-        free: ["labels", "handles"],
+        free: ["axis-name", "labels", "handles"],
       }),
       values: panel({
         name: "values",
         title: "",
         margin: { left: 34, right: 30, top: 8, bottom: 22 },
         clipped: ["negative", "curves", "dots"],
-        free: ["labels"],
+        free: ["axis-name", "labels"],
       }),
       running: panel({
         name: "running",
         title: "",
         margin: { left: 40, right: 74, top: 8, bottom: 22 },
         clipped: ["negative", "ghosts", "truth", "curves", "dots"],
-        free: ["labels"],
+        free: ["axis-name", "labels"],
       }),
       distributions: panel({
         name: "distributions",
@@ -170,7 +170,7 @@ export class TwoGaussians extends KlFigure {
     const count = state.runs === 1 ? "1 run" : `${state.runs} runs`;
     title(values, "What each sample is worth", state.runs ? "in nats" : "no run yet");
     title(running, "Averages as they come in", "earlier runs faint");
-    title(distributions, `Averages of ${count}`, "bars, and exactly");
+    title(distributions, `Averages of ${count}`, "bars seen, line exact");
     const words = descriptions(state, view);
     for (const name of ["values", "running", "distributions"]) this.panels[name].describe(words[name]);
     fillTable(this.table, tableRows(view.exact, view.seen, state.show), count);

@@ -21,6 +21,13 @@ const xGrid = Array.from(
 export const xScale = (panel) => scaleLinear(X_RANGE, [panel.left, panel.right]);
 
 const quietAxis = (axis) => axis.tickSizeOuter(0).tickSizeInner(4).tickPadding(5);
+// The variable's name, right of the tick labels.
+const nameAxis = (panel, text, offset = 12) =>
+  label(panel.layers["axis-name"], "name", text, {
+    x: panel.right + offset,
+    y: panel.bottom + 18,
+    class: "halo",
+  });
 const dotSize = (n) => (n <= 64 ? 5.5 : n <= 256 ? 4 : 3);
 
 // ---- a: the two densities, p to be dragged ---------------------------------------------------
@@ -33,6 +40,7 @@ export function drawDensities(panel, state, view, handles) {
   drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(7)), 0, panel.bottom);
 
   const p = curve(state.mean, state.scale);
+  nameAxis(panel, "x");
   keyed(panel.layers.curves, "path", "fill", {
     d: `${p}L${panel.right},${panel.bottom}L${panel.left},${panel.bottom}Z`,
     class: "area p",
@@ -84,6 +92,7 @@ export function drawValues(panel, state, view) {
   const y = scaleLinear([low, high], [panel.bottom, panel.top]);
   drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(7)), 0, panel.bottom);
   drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
+  nameAxis(panel, "x");
   drawNegative(panel, { y: y(0), height: panel.bottom - y(0) });
 
   const names = new Set();
@@ -144,6 +153,7 @@ export function drawRunning(panel, state, view) {
   drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
   drawNegative(panel, { y: y(0), height: panel.bottom - y(0) });
 
+  nameAxis(panel, "samples", 22);
   const indices = logIndices(n);
   const path = (values) =>
     polyline(indices.filter((i) => i < values.length).map((i) => [x(i + 1), y(values[i])]));

@@ -1,6 +1,6 @@
 // The result in words.
 
-import { nats, percent, signedPercent } from "../kit/format.js";
+import { bare, nats, percent, signedPercent } from "../kit/format.js";
 
 function below(share) {
   if (share < 0.0005) return "and almost never falls below 0";
@@ -51,7 +51,7 @@ export function reading({ n, show }, exact) {
 /** The rows of the table, as text: exact beside seen. */
 export function tableRows(exact, seen, names) {
   const { kl } = exact;
-  const relative = (value, format) => (kl === 0 ? "–" : format(value / kl));
+  const relative = (value, format) => (kl === 0 ? "–" : bare(format(value / kl)));
   return names.map((name) => ({
     name,
     bias: [

@@ -1,0 +1,620 @@
+"""``<kl-two-gaussians>`` in a real browser: a page of its own, over http and from a file."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from kllab import explorables
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[2]
+BOOK_BUNDLE = ROOT / "book" / "_vendor" / "js" / "explorables.js"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
+KEY = "fig-two-gaussians"
+
+STYLE = """
+body { margin: 0; font: 17px/1.5 sans-serif; color: #222832; background: #fff; }
+html[data-theme="dark"] body { color: #ced6dd; background: #14181e; }
+main { max-width: 760px; margin: 0 auto; padding: 0 16px; }
+.tall { height: 3000px; }
+"""
+
+
+def page_html(body: str, *, script: str = '<script defer src="explorables.js"></script>') -> str:
+    return (
+        '<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<title>Harness</title><link rel="icon" href="data:,">'
+        f"<style>{STYLE}</style>{script}</head>"
+        f"<body><main><h1>Harness</h1>{body}</main></body></html>"
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """A folder with the bundles and the pages that the tests open."""
+    for bundle in (BOOK_BUNDLE, explorables.SCRIPT):
+        if not bundle.is_file():
+            pytest.fail(f"{bundle.relative_to(ROOT)} is missing: run `npm run build`")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(BOOK_BUNDLE, folder / "explorables.js")
+    shutil.copy(explorables.SCRIPT, folder / "live.js")
+    figure = explorables.two_gaussians()
+    element = figure.element()
+    pages = {
+        "one": page_html(f'{element}<h2 id="later">Later</h2><p class="tall">After.</p>'),
+        "two": page_html(element + element.replace('mean="0.6"', 'mean="-1"')),
+        "far": page_html(f'<p class="tall">Before.</p>{element}<p class="tall">After.</p>'),
+        "live": page_html(figure._repr_html_(), script=""),
+        "model": page_html('<div id="here"></div>', script=""),
+    }
+    for name, html in pages.items():
+        (folder / f"{name}.html").write_text(html, encoding="utf-8")
+    return folder
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def served(site):
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def chromium_browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_api.sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        except sync_api.Error as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no Chromium: {error.message.splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Opener:
+    """Opens pages and remembers what went wrong on them."""
+
+    browser: object
+    base: str
+    contexts: list = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __call__(
+        self, name: str, query: str = "", *, theme: str = "light", started=True, **context
+    ):
+        context.setdefault("viewport", {"width": 1280, "height": 900})
+        context.setdefault("reduced_motion", "reduce")
+        opened = self.browser.new_context(**context)
+        self.contexts.append(opened)
+        page = opened.new_page()
+        page.on("console", lambda m: self.problems.append(f"{m.type}: {m.text}"))
+        page.on("pageerror", lambda e: self.problems.append(f"error: {e}"))
+        page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url}"))
+        page.on("request", lambda r: self._inside(r.url))
+        page.add_init_script(
+            f"document.addEventListener('readystatechange', () => "
+            f"document.documentElement.dataset.theme = '{theme}', {{ once: true }})"
+        )
+        page.goto(f"{self.base}/{name}.html{query}")
+        if started:
+            page.locator(".densities .handle").first.wait_for()
+        return page
+
+    def _inside(self, url: str):
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.problems.append(f"outside: {url}")
+
+
+@pytest.fixture(params=["http", "file"])
+def open_page(request, chromium_browser, site, served):
+    opener = Opener(chromium_browser, served if request.param == "http" else f"file://{site}")
+    yield opener
+    for context in opener.contexts:
+        context.close()
+    assert not opener.problems
+
+
+@pytest.fixture
+def open_http(chromium_browser, served):
+    opener = Opener(chromium_browser, served)
+    yield opener
+    for context in opener.contexts:
+        context.close()
+    assert not opener.problems
+
+
+def settle(page):
+    """Waits until what was asked for is drawn: figures draw in the next frame."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def handle(page, name: str):
+    return page.get_by_role("slider", name=f"{name} of p").and_(page.locator("g"))
+
+
+def value(page, name: str) -> float:
+    settle(page)
+    return float(handle(page, name).get_attribute("aria-valuenow"))
+
+
+def centre(page, name: str) -> tuple[float, float]:
+    settle(page)
+    box = handle(page, name).locator(".knob").bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def table(page) -> list[str]:
+    settle(page)
+    return page.locator(".numbers tbody td").all_inner_texts()
+
+
+def drawn(page) -> list[str]:
+    """Every line, dot and bar of the four plots."""
+    settle(page)
+    return page.locator("svg.plot path[d]").evaluate_all("all => all.map(e => e.getAttribute('d'))")
+
+
+def state_in(url: str) -> str:
+    return parse_qs(urlsplit(url).query).get(KEY, [""])[0]
+
+
+def wait_for_state(page, pattern: str) -> str:
+    page.wait_for_function(
+        "pattern => new RegExp(pattern).test(decodeURIComponent(location.search))", arg=pattern
+    )
+    return page.url
+
+
+# --- the default state ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_opens_with_its_point_made(open_page, theme):
+    page = open_page("one", theme=theme)
+    reading = page.get_by_role("status").inner_text()
+    assert "k1 is right on average but falls below 0 in 10\u00a0% of runs" in reading
+    assert "k2 is 35\u00a0% too high" in reading
+    assert (
+        page.locator(".panel-distributions .panel-title")
+        .inner_text()
+        .startswith("Averages of 200 runs")
+    )
+    assert page.locator("svg.plot").count() == 4
+    assert page.url.count("?") == 0
+
+
+def test_dark_and_light_follow_the_page_as_it_changes(open_http):
+    page = open_http("one")
+
+    def ink() -> str:
+        return page.locator(".figure").evaluate("e => getComputedStyle(e).color")
+
+    assert ink() == "rgb(27, 27, 27)"
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    assert ink() == "rgb(228, 228, 228)"
+    # JupyterLab says it on the body; no theme at all leaves it to the system.
+    page.evaluate("delete document.documentElement.dataset.theme")
+    page.evaluate("document.body.dataset.jpThemeLight = 'false'")
+    assert ink() == "rgb(228, 228, 228)"
+    page.evaluate("delete document.body.dataset.jpThemeLight")
+    assert ink() == "rgb(27, 27, 27)"
+    page.emulate_media(color_scheme="dark")
+    assert ink() == "rgb(228, 228, 228)"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("query", ["", f"?{KEY}=scale:1.8,runs:1000,show:k1%2Bk3"])
+def test_no_axe_violation(open_http, theme, width, query):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = open_http("one", query, theme=theme, viewport={"width": width, "height": 800})
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+    # axe has looked inside the shadow root, and sees there what it should object to.
+    page.locator(".reading").evaluate("e => { e.style.cssText = 'color: #777; background: #888'; }")
+    found = Axe().run(page).response["violations"]
+    assert [rule["id"] for rule in found] == ["color-contrast"]
+
+
+@pytest.mark.parametrize("width", [320, 360, 700, 1280])
+def test_nothing_overflows_and_targets_are_large_enough(open_http, width):
+    query = f"?{KEY}=mean:-0.1,scale:1,n:1024"
+    page = open_http("one", query, viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for target in page.locator("button, input:not([hidden]), .handle .hit").all():
+        box = target.bounding_box()
+        label = target.evaluate("e => e.closest('label')?.getBoundingClientRect().height ?? 0")
+        assert max(box["height"], label) >= 24, target.evaluate("e => e.outerHTML")
+        assert box["width"] >= 17
+    wide = page.locator(".figure").evaluate("e => e.classList.contains('wide')")
+    assert wide == (width >= 700)
+
+
+def test_no_two_labels_overlap(open_http):
+    for query in ["", "mean:0.1,scale:1", "mean:2.5,scale:0.4,n:1", "mean:-1,scale:2,n:1024"]:
+        page = open_http("one", f"?{KEY}={query}", viewport={"width": 360, "height": 800})
+        for plot in page.locator("svg.plot").all():
+            boxes = plot.locator("text").evaluate_all(
+                "all => all.filter(e => e.textContent).map(e => {"
+                " const b = e.getBBox(), m = e.getCTM();"
+                " return [e.textContent, b.x + m.e, b.y + m.f, b.width, b.height]; })"
+            )
+            for i, (text, x, y, w, h) in enumerate(boxes):
+                for other, x2, y2, w2, h2 in boxes[i + 1 :]:
+                    apart = (
+                        x + w <= x2 + 1 or x2 + w2 <= x + 1 or y + h <= y2 + 4 or y2 + h2 <= y + 4
+                    )
+                    assert apart, (query, text, other)
+
+
+def test_the_page_does_not_jump(open_http):
+    page = open_http("one", started=False)
+    shift = page.evaluate(
+        """() => new Promise(done => {
+          let sum = 0;
+          new PerformanceObserver(list => {
+            for (const entry of list.getEntries()) sum += entry.value;
+          }).observe({ type: 'layout-shift', buffered: true });
+          setTimeout(() => done(sum), 700);
+        })"""
+    )
+    assert shift < 0.05
+
+
+# --- dragging ---------------------------------------------------------------------------------
+
+
+def test_the_mouse_drags_the_peak_and_the_flank(open_page):
+    page = open_page("one")
+    x, y = centre(page, "mean")
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 30, y + 5, steps=4)
+    page.mouse.move(x - 60, y + 40, steps=4)
+    page.mouse.up()
+    mean = value(page, "mean")
+    assert -1.6 < mean < -0.6
+    assert page.locator(".control-mean .value").inner_text() == f"{mean:.2f}".replace("-", "−")
+    assert page.locator(".control-mean input").input_value() == f"{mean:g}"
+
+    x, y = centre(page, "scale")
+    page.mouse.move(x + 3, y)  # off centre: the curve must not jump under the pointer
+    page.mouse.down()
+    page.mouse.move(x + 4, y)
+    assert abs(value(page, "scale") - 0.9) <= 0.05
+    page.mouse.move(x + 33, y, steps=4)
+    page.mouse.up()
+    scale = value(page, "scale")
+    assert 1.5 < scale <= 2
+    page.mouse.move(x - 60, y)  # released: nothing follows any more
+    assert value(page, "scale") == scale
+    page.get_by_text("variance is infinite").wait_for()
+
+
+def touch(cdp, kind: str, *points):
+    cdp.send(
+        "Input.dispatchTouchEvent",
+        {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]},
+    )
+
+
+def test_a_finger_drags_sideways_and_still_scrolls_the_page(open_http):
+    page = open_http("one", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+    handle(page, "mean").scroll_into_view_if_needed()
+    cdp = page.context.new_cdp_session(page)
+    x, y = centre(page, "mean")
+    touch(cdp, "touchStart", (x + 8, y + 8))  # beside the knob, within its reach
+    for step in range(1, 9):
+        touch(cdp, "touchMove", (x + 8 - 6 * step, y + 8))
+    touch(cdp, "touchEnd")
+    dragged = value(page, "mean")
+    assert dragged < 0
+    before = page.evaluate("scrollY")
+
+    x, y = centre(page, "mean")
+    touch(cdp, "touchStart", (x, y))
+    for step in range(1, 13):
+        touch(cdp, "touchMove", (x, y - 12 * step))
+    touch(cdp, "touchEnd")
+    page.wait_for_function("before => scrollY > before", arg=before)
+    assert value(page, "mean") == dragged
+
+
+def test_the_keyboard_reaches_and_moves_everything(open_page):
+    page = open_page("one")
+    page.locator("main h1").click()
+    order = []
+    for _ in range(13):
+        page.keyboard.press("Tab")
+        order.append(
+            page.evaluate(
+                "() => { const e = document.activeElement.shadowRoot.activeElement;"
+                " return e.getAttribute('aria-label') || e.name || e.value || e.textContent; }"
+            )
+        )
+    assert order == [
+        *("mean", "scale", "k1", "k2", "k3", "scale of p", "mean of p", "n", "seed"),
+        *("Draw one run of 16", "Draw 100 runs", "Reset", "Copy link"),
+    ]
+
+    handle(page, "mean").focus()
+    page.keyboard.press("ArrowRight")
+    assert value(page, "mean") == pytest.approx(0.65)
+    page.keyboard.press("Shift+ArrowLeft")
+    page.keyboard.press("End")
+    handle(page, "scale").focus()
+    page.keyboard.press("Home")
+    url = wait_for_state(page, "mean:2.5,scale:0.4")
+    assert state_in(url) == "mean:2.5,scale:0.4"
+
+    page.locator(".control-n input").focus()
+    page.keyboard.press("ArrowRight")
+    settle(page)
+    assert page.locator(".control-n .value").inner_text() == "32"
+    assert page.locator(".control-n input").get_attribute("aria-valuetext") == "32"
+
+
+def test_a_focused_handle_shows_it(open_http):
+    page = open_http("one")
+    page.locator(".control-mean input").focus()
+    for _ in range(5):
+        page.keyboard.press("Tab")
+    ring = page.locator(".handle:focus-visible .ring")
+    assert ring.evaluate("e => getComputedStyle(e).strokeWidth") == "3px"
+
+
+def test_toggles_keep_at_least_one_line(open_http):
+    page = open_http("one")
+    for name in ("k1", "k2"):
+        page.get_by_role("checkbox", name=name).uncheck()
+    last = page.get_by_role("checkbox", name="k3")
+    last.click()
+    assert last.is_checked()
+    assert page.locator(".distributions .bars path").count() == 1
+    assert page.locator(".numbers tbody tr").count() == 1
+
+
+# --- drawing ----------------------------------------------------------------------------------
+
+
+def test_with_reduced_motion_the_result_is_there_at_once(open_page):
+    page = open_page("one")
+    page.get_by_role("button", name="Draw 100 runs").click()
+    settle(page)
+    assert "300 runs" in page.locator(".panel-distributions .panel-title").inner_text()
+    before = page.locator(".panel-running svg").get_attribute("aria-label")
+    page.get_by_role("button", name="Draw one run of 16").click()
+    settle(page)
+    assert "301 runs" in page.locator(".panel-distributions .panel-title").inner_text()
+    assert page.locator(".panel-running svg").get_attribute("aria-label") != before
+
+
+def test_with_motion_runs_come_in_one_after_the_other(open_http):
+    page = open_http("one", reduced_motion="no-preference")
+    page.evaluate(
+        """() => {
+          window.seen = new Set();
+          const title = document.querySelector('kl-two-gaussians').shadowRoot
+            .querySelector('.panel-distributions .panel-title');
+          new MutationObserver(() => seen.add(parseInt(title.textContent.match(/\\d+/)[0])))
+            .observe(title, { childList: true, subtree: true });
+        }"""
+    )
+    page.get_by_role("button", name="Draw 100 runs").click()
+    page.wait_for_function("() => seen.has(300)")
+    assert page.evaluate("seen.size") > 3
+    assert page.evaluate("Math.max(...seen)") == 300
+
+
+def test_an_animation_ends_when_the_figure_leaves_the_screen(open_http):
+    page = open_http("one", reduced_motion="no-preference")
+    page.evaluate("Date.now = () => 0")
+    page.get_by_role("button", name="Draw 100 runs").click()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    element = page.locator("kl-two-gaussians")
+    page.wait_for_function(
+        "e => !e.animator.running && !e.animator.visible", arg=element.element_handle()
+    )
+    assert element.evaluate("e => e.state.runs") == 300
+
+
+def test_a_thousand_runs_is_the_most(open_http):
+    page = open_http("one", f"?{KEY}=runs:950")
+    page.get_by_role("button", name="Draw 100 runs").click()
+    full = page.get_by_role("button", name="1000 is the most")
+    full.wait_for()
+    assert full.get_attribute("aria-disabled") == "true"
+    full.click(force=True)  # clickable, but without effect
+    assert page.locator("kl-two-gaussians").evaluate("e => e.state.runs") == 1000
+    page.get_by_role("button", name="Reset").click()
+    page.get_by_role("button", name="Draw 100 runs").wait_for()
+
+
+def test_nothing_is_drawn_until_the_figure_is_near(open_http):
+    page = open_http("far", started=False)
+    page.wait_for_function("!!customElements.get('kl-two-gaussians')")
+    assert page.locator("svg.plot").count() == 0
+    assert page.locator("kl-two-gaussians img").is_visible()
+    page.evaluate("scrollTo(0, 2400)")
+    page.locator("svg.plot").first.wait_for()
+    assert not page.locator("kl-two-gaussians img").is_visible()
+
+
+# --- the link ---------------------------------------------------------------------------------
+
+
+def test_a_link_brings_everybody_to_the_same_picture(open_page):
+    page = open_page("one")
+    page.locator(".control-mean input").fill("1.2")
+    page.locator(".control-n input").fill("3")
+    page.locator(".control-seed input").fill("77")
+    page.locator(".control-seed input").press("Enter")
+    page.get_by_role("checkbox", name="k2").uncheck()
+    page.get_by_role("button", name="Draw one run of 8").click()
+    url = wait_for_state(page, "runs:201")
+    assert state_in(url) == "mean:1.2,n:8,seed:77,runs:201,show:k1+k3"
+
+    query = "?" + urlsplit(url).query
+    other = open_page("one", f"{query}#{KEY}")
+    assert table(other) == table(page)
+    assert drawn(other) == drawn(page)
+    top = other.locator("kl-two-gaussians").evaluate("e => e.getBoundingClientRect().top")
+    assert abs(top) < 2
+
+
+def test_section_anchors_and_other_parameters_are_left_alone(open_page):
+    page = open_page("one", "?highlight=kl#later")
+    assert page.locator("#later").evaluate("e => e.getBoundingClientRect().top") < 900
+    page.locator(".control-mean input").fill("1")
+    url = wait_for_state(page, "mean:1")
+    assert urlsplit(url).fragment == "later"
+    assert urlsplit(url).query == f"highlight=kl&{KEY}=mean:1"
+    page.get_by_role("button", name="Reset").click()
+    page.wait_for_function("() => location.search === '?highlight=kl'")
+
+
+def test_back_and_forward_bring_the_state_along(open_http):
+    page = open_http("one")
+    page.locator(".control-mean input").fill("1")
+    wait_for_state(page, "mean:1")
+    page.evaluate("history.pushState(null, '', location.pathname)")
+    page.go_back()
+    page.wait_for_function("() => location.search.includes('mean:1')")
+    assert value(page, "mean") == 1
+
+
+def test_two_figures_do_not_share_a_parameter(open_http):
+    page = open_http("two")
+    page.locator("kl-two-gaussians").nth(1).scroll_into_view_if_needed()
+    second = page.locator("kl-two-gaussians").nth(1)
+    second.locator(".control-scale input").fill("1.5")
+    wait_for_state(page, "scale:1.5")
+    assert urlsplit(page.url).query == f"{KEY}-2=scale:1.5"
+    states = page.locator("kl-two-gaussians").evaluate_all("all => all.map(e => e.state.scale)")
+    assert states == [0.9, 1.5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mean:NaN,n:-1,show:none",
+        "mean:%3Cimg%20src=x%20onerror=alert(1)%3E",
+        "__proto__:1,constructor:2",
+        "%E0%A4%A",
+        "," * 3000,
+    ],
+)
+def test_a_hostile_link_changes_nothing(open_http, text):
+    plain = table(open_http("one"))
+    page = open_http("one", f"?{KEY}={text}&other=%E0%A4%A")
+    assert table(page) == plain
+
+
+def test_copy_link(open_http):
+    page = open_http("one", f"?{KEY}=mean:1", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_role("button", name="Link copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == f"{open_http.base}/one.html?{KEY}=mean:1#{KEY}"
+
+
+def test_where_copying_is_refused_the_link_is_shown(open_http):
+    page = open_http("one")
+    page.evaluate("() => { navigator.clipboard.writeText = async () => { throw Error('no'); }; }")
+    page.get_by_role("button", name="Copy link").click()
+    field = page.get_by_role("textbox", name="Link to this state")
+    field.wait_for()
+    assert field.input_value().endswith(f"one.html#{KEY}")
+
+
+# --- without the script, on paper, and live ---------------------------------------------------
+
+
+def test_the_picture_shows_without_scripts(open_page):
+    page = open_page("one", java_script_enabled=False, started=False)
+    assert page.get_by_role("img", name=re.compile("^Left: the densities")).is_visible()
+    assert page.get_by_text("k2 is 35 % too high").is_visible()
+
+
+def test_paper_shows_the_picture(open_page):
+    page = open_page("one")
+    picture = page.locator("kl-two-gaussians img")
+    assert not picture.is_visible()
+    page.emulate_media(media="print")
+    assert picture.is_visible()
+    assert not page.locator(".figure").is_visible()
+
+
+def test_live_output_starts_and_leaves_the_address_alone(open_page):
+    page = open_page("live")
+    before = page.url
+    page.locator(".control-mean input").fill("1")
+    assert value(page, "mean") == 1
+    page.wait_for_timeout(600)  # longer than the address writer waits
+    assert page.url == before
+    assert page.get_by_role("button", name="Copy link").count() == 0
+
+
+def test_the_module_renders_for_a_model(open_http):
+    page = open_http("model", started=False)
+    page.evaluate(
+        """async () => {
+          const { default: widget } = await import('/live.js');
+          const values = { mean: 1, n: 4 };
+          const listeners = {};
+          window.model = {
+            values,
+            get: name => values[name],
+            set: (name, value) => { values[name] = value; },
+            save_changes: () => { window.saved = (window.saved ?? 0) + 1; },
+            on: (name, heard) => { listeners[name] = heard; },
+            off: name => { delete listeners[name]; },
+            change: (name, value) => { values[name] = value; listeners[`change:${name}`](); },
+            listeners,
+          };
+          window.stop = widget.render({ model, el: document.querySelector('#here') });
+        }"""
+    )
+    page.locator(".densities .handle").first.wait_for()
+    assert value(page, "mean") == 1
+    page.evaluate("model.change('mean', -0.5)")
+    page.wait_for_function("document.querySelector('kl-two-gaussians').state.mean === -0.5")
+    page.locator(".control-n input").fill("5")
+    assert page.evaluate("model.values") == {"mean": -0.5, "n": 32}
+    assert page.evaluate("saved") >= 1
+    page.evaluate("stop()")
+    assert page.locator("kl-two-gaussians").count() == 0
+    assert page.evaluate("Object.keys(model.listeners)") == []

@@ -130,7 +130,6 @@ COMBINED = ("kl_qp", "kl_pq", "chi2_qp", "chi2_pq", "tv", "hellinger2")
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 64 * torch.finfo(torch.float32).eps}
 """Largest relative residual of a fit, by the precision that the function really works in."""
 _ROUNDING = {torch.float64: 1e-12, torch.float32: torch.finfo(torch.float32).eps}
-_DIGITS = {torch.float64: 12, torch.float32: 6}
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,8 @@ def combination(
         y,
         rcond=None,
     )[0]
-    rounded = [float(f"{c:.{_DIGITS[precision]}g}") for c in coefficients]
+    exact = precision == torch.float64 or chosen.residual < _ROUNDING[torch.float64]
+    rounded = [float(f"{c:.{12 if exact else 6}g}") for c in coefficients]
     count = len(chosen.names)
     return Fit(
         "fits",

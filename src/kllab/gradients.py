@@ -427,13 +427,19 @@ def dictionary(fn: PerSample, *, usage: str) -> Entry:
     wanted = {"value": "reward", "slope": "loss"}
     wanted = {kind: place for kind, place in wanted.items() if usage in (place, "both")}
 
-    def parts(log_r: Tensor, anchor: float = _ANCHORS[0]) -> dict[str, Tensor]:
-        return {kind: _at_log_ratio(fn, log_r, place, anchor) for kind, place in wanted.items()}
+    # One argument gets every log r exactly; two get it between two log-probabilities.
+    anchors = (0.0,) if _arity(fn) == 1 else _ANCHORS
+
+    def parts(log_r: Tensor, anchor: float = anchors[0]) -> dict[str, Tensor]:
+        pair = anchor - log_r / 2, anchor + log_r / 2
+        return {kind: _coefficient(fn, *pair, None, place)[0] for kind, place in wanted.items()}
 
     def c_at(log_r: Tensor) -> Tensor:
         return sum(parts(log_r).values())
 
     l = _fit.grid()
+    coarse = l[:: len(l) // _POINTS]
+    _element_wise(fn, anchors[0] - coarse / 2, anchors[0] + coarse / 2, None, usage)
     on_grid = parts(l)
     keep, low, high = _fit.unclamped(l, on_grid)
     points, c = l[keep], sum(on_grid.values())[keep]
@@ -445,7 +451,7 @@ def dictionary(fn: PerSample, *, usage: str) -> Entry:
     points, c = points[some], c[some]
     # float64 moves when its argument moves by 2⁻⁴²; what was cast to float32 on the way does not.
     precision = torch.float32 if torch.equal(c_at(points + 2.0**-42), c) else torch.float64
-    elsewhere = sum(parts(points, _ANCHORS[1]).values())
+    elsewhere = sum(parts(points, anchors[-1]).values())
     if float((elsewhere - c).abs().max()) > _fit.TOLERANCE[precision] * slack:
         raise InputError("fn", "a function of ref_logprob − logprob alone", "one of more than that")
 
@@ -717,13 +723,8 @@ def _squared_score(q: Tensor) -> Tensor:
 
 # --- parts of the dictionary ------------------------------------------------------------------
 
-_ANCHORS = (-4.0, -7.0)  # half the log-probability of both policies together; two, to compare
+_ANCHORS = (-4.0, -7.0)  # the mean of both log-probabilities; two, to compare
 _POINTS = 4096
-
-
-def _at_log_ratio(fn, log_r: Tensor, usage: str, anchor: float) -> Tensor:
-    """The coefficient as a function of log r alone."""
-    return _element_wise(fn, anchor - log_r / 2, anchor + log_r / 2, None, usage)
 
 
 _AROUND_ONE = torch.tensor([0, 1, -1, 2, -2], dtype=torch.float64) * 2.0**-12

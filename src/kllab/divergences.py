@@ -389,14 +389,14 @@ def alpha(a: float) -> Divergence:
         else:
             near = torch.exp(l) * (expm1_minus((a - 1) * l) - (1 - a) * expm1_minus(-l))
         far = torch.expm1(a * l) - a * torch.expm1(l)
-        if abs(a - 1) < 0.5:  # r^a − r to full precision; below e^−80 it is lost in a − 1
-            far = _power_minus_r(a, l.clamp(min=-80)) - (a - 1) * torch.expm1(l)
+        if abs(a - 1) < 0.5:
+            far = _power_minus_r(a, l) - (a - 1) * torch.expm1(l)
         # f → ∞ on the right for every a; where a e^l overflows say so, not inf − inf.
         overflow = (max(abs(a), 1.0) * torch.exp(l)).isinf()
         return torch.where(overflow, math.inf, scale * torch.where(l.abs() < 0.5, near, far))
 
     def slope(l: Tensor) -> Tensor:
-        near = _power_minus_r(a, l.clamp(min=-80))
+        near = _power_minus_r(a, l)
         far = near if abs(a - 1) < 0.5 else torch.exp(a * l) - torch.exp(l)
         both = torch.where(l.abs() < 1, near, far) / (a - 1)
         return torch.where(torch.exp(l).isinf(), math.inf, both)
@@ -416,8 +416,10 @@ def alpha(a: float) -> Divergence:
 
 
 def _power_minus_r(a: float, log_r: Tensor) -> Tensor:
-    """r^a − r, accurate for a near 1."""
-    return torch.exp(log_r) * torch.expm1((a - 1) * log_r)
+    """r^a − r, accurate for a near 1; far to the left as it stands, which is never inf − inf."""
+    bounded = log_r.clamp(min=-80)
+    near = torch.exp(bounded) * torch.expm1((a - 1) * bounded)
+    return torch.where(log_r > -80, near, torch.exp(a * log_r) - torch.exp(log_r))
 
 
 HALF_SQUARED_LOG = Divergence(

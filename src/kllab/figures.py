@@ -42,16 +42,16 @@ def use_style() -> None:
     """Set the book's matplotlib style, and vector output in notebooks."""
     mpl.rcParams.update(
         {
-            "figure.figsize": (5.2, 3.3),
+            "figure.figsize": (4.4, 3.0),
             "figure.facecolor": "none",
             "savefig.facecolor": "none",
             "axes.facecolor": "none",
             "figure.constrained_layout.use": True,
             "svg.hashsalt": "kllab",
-            "font.size": 11,
-            "axes.labelsize": 11,
-            "xtick.labelsize": 10,
-            "ytick.labelsize": 10,
+            "font.size": 10,
+            "axes.labelsize": 10,
+            "xtick.labelsize": 9,
+            "ytick.labelsize": 9,
             "axes.edgecolor": QUIET,
             "axes.labelcolor": INK,
             "text.color": INK,
@@ -129,12 +129,12 @@ def _label_line(ax: Axes, x, y, name: str, text: str, label_at: Mapping) -> None
                 color=look(name).text, fontweight="bold", annotation_clip=False)  # fmt: skip
 
 
-def mark(ax: Axes, x: float, text: str, *, color: str = QUIET) -> Axes:
+def mark(ax: Axes, x: float, text: str, *, color: str = QUIET, ha: str = "center") -> Axes:
     """A vertical line with a word on top, for a crossing or a threshold."""
     ax.axvline(x, color=color, lw=1, zorder=0)
     ax.annotate(text, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
-                textcoords="offset points", ha="center", va="bottom", color="#595959",
-                fontsize=9.5)  # fmt: skip
+                textcoords="offset points", ha=ha, va="bottom", color="#595959",
+                fontsize=9)  # fmt: skip
     return ax
 
 
@@ -145,7 +145,7 @@ def contributions(
 
     Where the bar is positive q has more probability, where it is negative p has.
     """
-    ax = ax or plt.subplots(figsize=(5.2, 0.27 * len(labels) + 0.9))[1]
+    ax = ax or plt.subplots(figsize=(4.4, 0.24 * len(labels) + 0.9))[1]
     values = np.asarray(values)
     where = np.arange(len(values))
     ax.barh(where, values, color=np.where(values < 0, LOOKS["p"].color, LOOKS["q"].color))
@@ -175,9 +175,9 @@ def running_means(
     n = np.arange(1, means.shape[-1] + 1)
     if sd is not None:
         half = 2 * sd / np.sqrt(n)
-        ax.fill_between(n, truth - half, truth + half, color="#e4e4e4", lw=0)
+        ax.fill_between(n, truth - half, truth + half, color="#d6d6d6", lw=0)
     for run in means[1:]:
-        ax.plot(n, run, color=look(name).color, lw=0.8, alpha=0.35)
+        ax.plot(n, run, color=look(name).color, lw=0.8, alpha=0.5)
     ax.plot(n, means[0], color=look(name).color)
     ax.axhline(truth, color=INK, ls=LOOKS["truth"].dashes)
     ax.set(xscale="log", xlabel="number of samples n", xlim=(1, n[-1]))
@@ -222,7 +222,7 @@ def sampling_distributions(
                     color=style.text, fontweight="bold")  # fmt: skip
     ax.axvline(truth, color=INK, ls=LOOKS["truth"].dashes, lw=1.6)
     ax.annotate("exact KL", (truth, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
-                textcoords="offset points", ha="center", va="bottom", fontsize=9.5)  # fmt: skip
+                textcoords="offset points", ha="center", va="bottom", fontsize=9)  # fmt: skip
     ax.set(xlim=xlim, ylim=(0, top * 1.15), xlabel="mean over n samples [nats]", yticks=[])
     ax.set_ylabel("density")
     return ax

@@ -197,12 +197,14 @@ def sampling_distributions(
     xlim: tuple[float, float],
     shade_negative: bool = False,
     palette: Mapping[str, str] | None = None,
+    label_left: Sequence[str] = (),
     ax: Axes | None = None,
 ) -> Axes:
     """Densities of exact sampling distributions (``.values``, ``.pmf``), with the truth marked.
 
     ``laws`` maps a label to a law; ``palette`` maps a label to a name of the palette where the
-    label is none.  ``shade_negative`` fills the part below zero.
+    label is none.  ``shade_negative`` fills the part below zero.  Labels stand on the right flank
+    of their curve, those in ``label_left`` on the left.
     """
     ax = ax or plt.subplots()[1]
     edges = np.linspace(*xlim, 241)
@@ -217,8 +219,10 @@ def sampling_distributions(
         if shade_negative:
             ax.fill_between(centres, density, where=centres <= 0, color=style.color,
                             alpha=0.25, lw=0)  # fmt: skip
-        at = _right_flank(density)
-        ax.annotate(label, (centres[at], density[at]), xytext=(6, 3), textcoords="offset points",
+        left = label in label_left
+        at = _flank(density, left)
+        ax.annotate(label, (centres[at], density[at]), xytext=(-6 if left else 6, 3),
+                    textcoords="offset points", ha="right" if left else "left",
                     color=style.text, fontweight="bold")  # fmt: skip
     ax.axvline(truth, color=INK, ls=LOOKS["truth"].dashes, lw=1.6)
     ax.annotate("exact KL", (truth, 1), xycoords=("data", "axes fraction"), xytext=(0, 3),
@@ -228,11 +232,12 @@ def sampling_distributions(
     return ax
 
 
-def _right_flank(density: np.ndarray) -> int:
-    """Where a curve has fallen to two thirds of its peak: a place for its label."""
+def _flank(density: np.ndarray, left: bool) -> int:
+    """Where a curve has fallen to two thirds of its peak on one side: a place for its label."""
+    low = np.flatnonzero(density < density.max() * 0.66)
     peak = int(np.argmax(density))
-    fallen = np.flatnonzero(density[peak:] < density[peak] * 0.66)
-    return peak + int(fallen[0]) if len(fallen) else peak
+    side = low[low < peak][-1:] if left else low[low > peak][:1]
+    return int(side[0]) if len(side) else peak
 
 
 def _plain_ticks(axis) -> None:

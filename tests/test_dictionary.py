@@ -298,6 +298,16 @@ def test_exactly_two_nats_is_wide_enough():
     assert narrow.verdict == "unknown"
 
 
+@pytest.mark.parametrize("usage", USAGES)
+def test_a_clamp_just_inside_three_nats(usage):
+    for edge in (2.9999, 2.99999, 3.0):
+        entry = dictionary(lambda l, edge=edge: K3(l.clamp(-edge, edge)), usage=usage)
+        assert entry.verdict == "fits"
+        assert entry.residual < 1e-12
+        assert entry.region == pytest.approx((-3, 3), abs=3e-4)
+        assert entry.region[1] <= 3
+
+
 def test_a_clamp_on_the_value_does_not_matter_to_a_straight_through_loss():
     capped = functools.partial(straight_through, K3.clamped(value=(0, 0.5)), K2)
     entry = dictionary(capped, usage="loss")

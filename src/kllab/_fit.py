@@ -246,8 +246,11 @@ _STEP = 2.0**-12
 
 
 def grid() -> Tensor:
-    """(N,) ascending multiples of 2⁻¹² up to ±3, without 0: exact in float32 too, also halved."""
-    side = torch.arange(1, round(REACH / _STEP) + 1, dtype=torch.float64) * _STEP
+    """(N,) ascending multiples of 2⁻¹² to one beyond ±3, without 0: exact in float32, also halved.
+
+    The one beyond tells a clamp just inside ±3 from none.
+    """
+    side = torch.arange(1, round(REACH / _STEP) + 2, dtype=torch.float64) * _STEP
     return torch.cat([-side.flip(0), side])
 
 
@@ -260,8 +263,8 @@ def unclamped(l: Tensor, parts: Mapping[str, Tensor]) -> tuple[Tensor, float, fl
     flat values side by side are a step.  What is not finite is left out too.  Ends are good to
     2⁻¹².
     """
-    keep = torch.ones_like(l, dtype=torch.bool)
-    low, high = float(l[0]), float(l[-1])
+    keep = l.abs() <= REACH
+    low, high = -REACH, REACH
     for kind, part in parts.items():
         flat = torch.zeros_like(keep)
         for sign in (1, -1):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from kllab import DIVERGENCES, K1, K2, K3, Estimator, InputError
+from kllab import DIVERGENCES, K1, K2, K3, Estimator, InputError, _fit
 from kllab.divergences import Divergence
 from kllab.estimators import with_lambda
 from kllab.gradients import coefficient, dictionary, penalty_for, straight_through
@@ -133,8 +133,11 @@ def test_k2_as_a_reward_is_told_by_its_f():
 
 def test_text():
     assert str(dictionary(K3, usage="reward")) == (
-        "as reward: the gradient of 1 kl_qp + -1 kl_pq for log r in [-3, 3]"
+        "as reward: the gradient of kl_qp − kl_pq for log r in [-3, 3]"
     )
+    assert "of −2 tv for" in str(dictionary(torch.sign, usage="reward"))
+    both = dictionary(lambda l: K2(l) / 2 + 3 * torch.abs(l), usage="loss")
+    assert "of 0.5 kl_qp + 6 tv for" in str(both)
     assert str(dictionary(K1, usage="loss")) == "as loss: no expected gradient for log r in [-3, 3]"
     clamped = K2.clamped(log_r=(-2.0, 1.5))
     assert str(dictionary(clamped, usage="reward")) == (
@@ -265,6 +268,21 @@ def test_half_precision_is_unknown_unless_float64_is_honoured(usage, dtype):
     assert (rounded.verdict, rounded.terms) == ("unknown", {})
     honoured = dictionary(lambda l: K3(l if l.dtype == torch.float64 else l.float()), usage=usage)
     assert honoured.verdict == "fits"
+
+
+def test_values_are_fitted_by_the_same_code():
+    """Modulo c(r − 1), a constant told apart: what an audit of values asks."""
+    l = _fit.grid()
+    columns = {name: DIVERGENCES[name].gap(l) for name in DIVERGENCES}
+    free = {"r - 1": torch.expm1(l), "constant": torch.ones_like(l)}
+    fit = _fit.combination(K1(l) + 0.5 * DIVERGENCES["tv"].f(l) + 0.25, columns, free)
+    assert (fit.verdict, fit.terms) == ("fits", {"kl_qp": 1.0, "tv": 0.5})
+    assert fit.free == pytest.approx({"r - 1": -1.0, "constant": 0.25}, abs=1e-11)
+    fit = _fit.combination(3 * torch.expm1(l) + 2, columns, free)
+    assert (fit.verdict, fit.terms) == ("zero", {})
+    assert fit.free == pytest.approx({"r - 1": 3.0, "constant": 2.0}, abs=1e-11)
+    fit = _fit.combination(K2(l), columns, free)
+    assert (fit.verdict, fit.terms) == ("unknown", {})
 
 
 # --- the region -------------------------------------------------------------------------------
@@ -404,6 +422,10 @@ def test_recognised_f_is_the_sum_of_the_registered_ones():
     want = DIVERGENCES["kl_qp"].f(LOG_R) - DIVERGENCES["kl_pq"].f(LOG_R)
     assert entry.f(LOG_R).equal(want)
     assert entry.f(f64(-math.inf)).tolist() == [math.inf]
+    opposite = dictionary(upside_down, usage="reward").f
+    assert opposite(f64(-800.0)).tolist() == [math.inf]
+    with pytest.raises(InputError, match="is defined, got infinities of both signs"):
+        opposite(f64(0.0, -math.inf))
     assert entry.f(LOG_R.float()).dtype == torch.float64
     assert dictionary(K1, usage="loss").f(LOG_R.float()).dtype == torch.float64
 

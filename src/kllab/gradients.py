@@ -368,8 +368,7 @@ class Entry:
         low, high = self.region
         where = f"for log r in [{low:.3g}, {high:.3g}]"
         if self.verdict == "fits":
-            sum_of = " + ".join(f"{value:g} {name}" for name, value in self.terms.items())
-            return f"as {self.usage}: the gradient of {sum_of} {where}"
+            return f"as {self.usage}: the gradient of {_sum_of(self.terms)} {where}"
         if self.verdict == "zero":
             return f"as {self.usage}: no expected gradient {where}"
         convex = "convex" if self.is_convex else "not convex"
@@ -738,8 +737,7 @@ def _at_one(c: Tensor) -> float:
 
 def _generator(fit: _fit.Fit, c_at, at_one: float, region: tuple[float, float]):
     if fit.verdict == "fits":
-        parts = [(value, get(name)) for name, value in fit.terms.items()]
-        return lambda log_r: sum(value * d.f(as_log("log_r", log_r).double()) for value, d in parts)
+        return lambda log_r: _sum_of_generators(fit.terms, as_log("log_r", log_r).double())
     if fit.verdict == "zero":
         return lambda log_r: torch.zeros_like(as_log("log_r", log_r).double())
     f = _fit.generator_of(c_at, at_one, region)
@@ -753,3 +751,22 @@ def _generator(fit: _fit.Fit, c_at, at_one: float, region: tuple[float, float]):
         )
 
     return numeric
+
+
+def _sum_of(terms: dict[str, float]) -> str:
+    """{"kl_qp": 1.0, "kl_pq": -1.0} as ``kl_qp − kl_pq``."""
+    text = ""
+    for name, value in terms.items():
+        sign = "−" if value < 0 else "+"
+        size = "" if abs(value) == 1 else f"{abs(value):g} "
+        text += f" {sign} {size}{name}" if text else f"{sign.strip('+')}{size}{name}"
+    return text
+
+
+def _sum_of_generators(terms: dict[str, float], log_r: Tensor) -> Tensor:
+    total = sum(value * get(name).f(log_r) for name, value in terms.items())
+    bad = torch.isnan(total)
+    if bad.any():
+        at = f"infinities of both signs at log r = {float(log_r[bad][0]):g}"
+        raise InputError("log_r", f"values where {_sum_of(terms)} is defined", at)
+    return total

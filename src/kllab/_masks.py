@@ -40,8 +40,7 @@ def aggregate(values, mask=None, *, how: str) -> Tensor:
     >>> [round(float(aggregate(values, mask, how=how)), 4) for how in HOW]
     [0.0364, 2.0, 0.11, 0.02]
     """
-    if how not in HOW:
-        raise InputError("how", f"one of {', '.join(HOW)}", repr(how))
+    one_of("how", how, HOW)
     values, keep = _grid(values, mask)
     sums = torch.where(keep, values, 0.0).sum(-1)  # before any arithmetic: 0 times NaN is NaN
     counts = keep.sum(-1)
@@ -136,3 +135,19 @@ def as_mask(mask, shape: torch.Size, device: torch.device) -> Tensor:
             raise InputError("mask", "booleans, or zeros and ones", "other values")
         keep = keep == 1
     return keep
+
+
+def weigh(log_weight: Tensor, value: Tensor) -> Tensor:
+    """e^log_weight · value with 0 · inf = 0: what never happens counts nothing.
+
+    >>> weigh(torch.tensor([0.0, -torch.inf]), torch.tensor([2.0, torch.inf]))
+    tensor([2., 0.])
+    """
+    weight = torch.exp(log_weight)
+    return torch.where(weight == 0, 0.0, weight * value)
+
+
+def one_of(argument: str, value: str, names: tuple[str, ...]) -> None:
+    """Pass, or raise ``InputError`` with the names that there are."""
+    if value not in names:
+        raise InputError(argument, f"one of {', '.join(names)}", repr(value))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kllab import exact
 from kllab._markov import BigramPair, bigrams, word_bigrams
-from kllab._masks import HOW, aggregate, eos_mask, reward_to_go
+from kllab._masks import HOW, aggregate, eos_mask, one_of, reward_to_go, weigh
 from kllab.checks import InputError, as_count, as_log, as_log_probs, as_number
 from kllab.divergences import Divergence
 from kllab.estimators import Estimator
@@ -238,7 +238,7 @@ def expected_token_sum(
     [True, True]
     """
     terms = _Terms.of(tree, fn, logits, ref_logits, old_logits, weight)
-    return _weigh(terms.log_mu, terms.values.sum(-1)).sum(-1)
+    return weigh(terms.log_mu, terms.values.sum(-1)).sum(-1)
 
 
 def expected_gradient(
@@ -275,7 +275,7 @@ def expected_gradient(
     logits = logits.detach().requires_grad_()
     terms = _Terms.of(tree, fn, logits, ref_logits, old_logits, weight)
     cost = placed(terms.values, terms.logprob, terms.live, usage=usage, credit=credit)
-    total = _weigh(terms.log_mu.detach(), cost).sum()
+    total = weigh(terms.log_mu.detach(), cost).sum()
     if not total.requires_grad:  # a constant as loss
         return torch.zeros_like(logits)
     return torch.autograd.grad(total, logits)[0]
@@ -341,8 +341,8 @@ def placed(
     >>> logprob.grad
     tensor([3.5000, 3.0000])
     """
-    _one_of("usage", usage, USAGES)
-    _one_of("credit", credit, CREDITS)
+    one_of("usage", usage, USAGES)
+    one_of("credit", credit, CREDITS)
     values = torch.where(mask, values, 0.0)
     cost = torch.zeros_like(logprob.sum(-1))
     if usage != "reward":
@@ -385,7 +385,7 @@ class _Terms:
 
     @classmethod
     def of(cls, tree, fn, logits, ref_logits, old_logits, weight) -> _Terms:
-        _one_of("weight", weight, WEIGHTS)
+        one_of("weight", weight, WEIGHTS)
         logprob = tree.token_log_probs(logits)
         logprob, ref = torch.broadcast_tensors(logprob, tree.token_log_probs(ref_logits))
         old = logprob if old_logits is None else tree.token_log_probs(old_logits)
@@ -399,7 +399,7 @@ class _Terms:
                 log_w = log_w.cumsum(-1)
             elif weight == "sequence":
                 log_w = log_w.sum(-1, keepdim=True).expand(log_w.shape)
-            values = torch.where(live, _weigh(log_w, values), 0.0)
+            values = torch.where(live, weigh(log_w, values), 0.0)
         return cls(log_mu, values, logprob, live)
 
 
@@ -442,8 +442,8 @@ def moments(tree: Tree, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]
     if values.shape[-1:] != log_q.shape[-1:]:
         expected = f"shape (..., {log_q.shape[-1]}), one for each sequence"
         raise InputError("values", expected, f"shape {tuple(values.shape)}")
-    mean = _weigh(log_q, values).sum(-1)
-    return mean, _weigh(log_q, (values - mean[..., None]).square()).sum(-1)
+    mean = weigh(log_q, values).sum(-1)
+    return mean, weigh(log_q, (values - mean[..., None]).square()).sum(-1)
 
 
 def shifted_tokens(estimator: Estimator, mean: float, T: int) -> tuple[Moments, Moments]:
@@ -509,14 +509,3 @@ def best_of_n(log_p: Tensor, n: int) -> Tensor:
     # log(e^b − e^a) from the larger one, so that no digit is lost where F^n is tiny.
     gap = torch.where(log_height > -math.inf, (below - log_height).clamp(max=0.0), 0.0)
     return log_height + torch.log(-torch.expm1(gap))
-
-
-def _weigh(log_weight: Tensor, value: Tensor) -> Tensor:
-    """e^log_weight · value with 0 · inf = 0: what never happens counts nothing."""
-    weight = torch.exp(log_weight)
-    return torch.where(weight == 0, 0.0, weight * value)
-
-
-def _one_of(argument: str, value: str, names: tuple[str, ...]) -> None:
-    if value not in names:
-        raise InputError(argument, f"one of {', '.join(names)}", repr(value))

@@ -23,10 +23,11 @@ export function keyValue(key, shift, value, { min, max, step }) {
 
 /**
  * @param range { min, max, step } of the value
+ * @param current the value now; a key may come before the last one has been drawn
  * @param toValue pointer position (px in the SVG) -> value
  * @param changed called with the new value
  */
-export function handle({ label, range, toValue, text, changed }) {
+export function handle({ label, range, current, toValue, text, changed }) {
   const element = svg(
     "g",
     {
@@ -43,7 +44,6 @@ export function handle({ label, range, toValue, text, changed }) {
     svg("circle", { class: "knob", r: 7 }),
     svg("path", { class: "arrows", d: "M-12,-3.5l-4,3.5l4,3.5M12,-3.5l4,3.5l-4,3.5" }),
   );
-  let value = range.min;
   let held = null; // pointer id, and how far off the knob's centre it was grabbed
 
   const pointerX = (event) => event.clientX - element.ownerSVGElement.getBoundingClientRect().left;
@@ -70,7 +70,7 @@ export function handle({ label, range, toValue, text, changed }) {
   element.addEventListener("lostpointercapture", release);
   element.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const next = keyValue(event.key, event.shiftKey, value, range);
+    const next = keyValue(event.key, event.shiftKey, current(), range);
     if (next === undefined) return;
     event.preventDefault();
     changed(next);
@@ -78,13 +78,12 @@ export function handle({ label, range, toValue, text, changed }) {
 
   return {
     element,
-    show(newValue, x, y) {
-      value = newValue;
+    show(value, x, y) {
       element.knobX = x;
       setAttributes(element, {
         transform: `translate(${x},${y})`,
-        "aria-valuenow": newValue,
-        "aria-valuetext": text(newValue),
+        "aria-valuenow": value,
+        "aria-valuetext": text(value),
       });
     },
   };

@@ -63,6 +63,8 @@ export class KlFigure extends HTMLElement {
   #prepare() {
     const { schema, ownsAddress } = this.constructor;
     this.id ||= this.#freeId();
+    // JupyterLab sees keys of a shadow root as the host's, and would take "1" for a command.
+    this.dataset.lmSuppressShortcuts = "true";
     this.base = fromAttributes(schema, this);
     this.state = this.base;
     this.animator = new Animator();
@@ -145,7 +147,11 @@ export class KlFigure extends HTMLElement {
       name,
       Array.isArray(value) ? value.join("+") : value,
     ]);
-    this.state = withValues(this.constructor.schema, this.state, entries);
+    const { schema } = this.constructor;
+    const state = withValues(schema, this.state, entries);
+    // A drag reports every pixel, but most of them snap to the value that is there already.
+    if (serialise(schema, state, this.state) === "") return;
+    this.state = state;
     this.#told();
   }
 

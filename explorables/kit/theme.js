@@ -44,13 +44,16 @@ export const DARK = {
   ink: "#e4e4e4",
   muted: "#a3aab4",
   rule: "#7d858f",
-  faint: "#3a424d",
-  wash: "#222832",
-  paper: "#14181e",
+  faint: "#3b3f46",
+  wash: "#24272c",
+  paper: "#121212",
 };
 
+// The page's own background where it says so: the book's theme, then JupyterLab's.
+const paper = (value) => `var(--pst-color-background, var(--jp-layout-color0, ${value}))`;
+
 const declarations = (palette) =>
-  Object.entries(palette)
+  Object.entries({ ...palette, paper: paper(palette.paper) })
     .map(([name, value]) => `--kl-${name}: ${value};`)
     .join(" ");
 

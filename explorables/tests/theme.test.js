@@ -25,10 +25,10 @@ function inverted(hex) {
 
 const texts = (palette) => Object.keys(palette).filter((name) => /-text$|^(ink|muted)$/.test(name));
 
-// The book's page and JupyterLab's, in both themes; `wash` lies under "below 0" and some buttons.
+// The book's page, its theme's own dark one and JupyterLab's; `wash` lies under "below 0" and some buttons.
 for (const [palette, papers] of [
   [LIGHT, ["#ffffff"]],
-  [DARK, ["#14181e", "#111111"]],
+  [DARK, ["#121212", "#14181e", "#111111"]],
 ]) {
   test(`text has a contrast of 4.5, graphics of 3, on ${papers}`, () => {
     for (const paper of papers) {

@@ -68,6 +68,7 @@ export class TwoGaussians extends KlFigure {
       mean: handle({
         label: "mean of p",
         range: mean,
+        current: () => this.state.mean,
         toValue: (px) => xScale(this.panels.densities).invert(px),
         text: twoDigits,
         changed: change("mean"),
@@ -75,6 +76,7 @@ export class TwoGaussians extends KlFigure {
       scale: handle({
         label: "scale of p",
         range: scale,
+        current: () => this.state.scale,
         toValue: (px) => xScale(this.panels.densities).invert(px) - this.state.mean,
         text: twoDigits,
         changed: change("scale"),

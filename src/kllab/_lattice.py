@@ -43,6 +43,8 @@ def of_atoms(values: np.ndarray, masses: np.ndarray, n: int) -> Law:
     infinite = np.isinf(values)
     if infinite.any():
         return _with_infinity(values, masses, infinite, n)
+    if len(values) == 1:
+        return Law(values, np.ones(1), 0.0)
     if n == 1:
         return Law(values, masses / masses.sum(), len(values) * _EPS)
     if math.comb(n + len(values) - 1, n) <= _ENUMERATE_UP_TO:

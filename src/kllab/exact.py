@@ -22,7 +22,7 @@ from scipy import integrate
 from torch import Tensor
 
 from kllab import _lattice
-from kllab.checks import InputError, as_count, as_log_probs, same_vocabulary
+from kllab.checks import InputError, as_count, as_log, as_log_probs, same_vocabulary
 from kllab.divergences import Divergence, Term, get
 
 PerSample = Callable[[Tensor], Tensor]
@@ -435,8 +435,8 @@ class SamplingDistribution:
     n: int
 
     def cdf(self, x) -> Tensor:
-        """P(mean ≤ x), element-wise."""
-        x = torch.as_tensor(x, dtype=torch.float64)
+        """P(mean ≤ x), element-wise; ``InputError`` for NaN."""
+        x = as_log("x", torch.as_tensor(x, dtype=torch.float64))
         index = torch.searchsorted(self.values, x, right=True)
         total = torch.cat([torch.zeros(1, dtype=torch.float64), self.pmf.cumsum(0)])
         return total[index].clamp(max=1.0)
@@ -444,6 +444,8 @@ class SamplingDistribution:
     def quantile(self, u) -> Tensor:
         """The smallest value whose CDF reaches u, element-wise for u in (0, 1]."""
         u = torch.as_tensor(u, dtype=torch.float64)
+        if not ((u > 0) & (u <= 1)).all():
+            raise InputError("u", "probabilities in (0, 1]", str(u.tolist()))
         index = torch.searchsorted(self.pmf.cumsum(0), u).clamp(max=len(self.values) - 1)
         return self.values[index]
 

@@ -202,7 +202,7 @@ def test_normalised_to_second_order():
         "kl_qp": ("1.214", "1.033", "1.006"),
         "half_squared_log": ("1.391", "1.052", "1.009"),
         "chi2_pq": ("1.000", "1.000", "1.000"),
-        "chi2_qp": ("1.444", "1.053", "1.010"),
+        "chi2_qp": ("1.444", "1.053", "1.009"),
         "hellinger2": ("1.136", "1.024", "1.005"),
         "js": ("1.127", "1.024", "1.005"),
     }
@@ -261,7 +261,7 @@ def test_a_narrow_policy_and_a_wide_reference():
     assert f"{exact.moments(K1, pair).sd:.3f}" == "0.679"
     assert exact.moments(K3, pair).variance == math.inf
     as_variance = between((0.1, math.sqrt(0.2)), (0.0, 1.0))
-    assert f"{exact.moments(K1, as_variance).sd:.3f}" == "0.566"
+    assert f"{exact.moments(K1, as_variance).sd:.3f}" == "0.567"
     other_way = between((0.0, 1.0), (0.1, 0.2))
     assert f"{exact.moments(K1, other_way).sd:.1f}" == "17.1"
 

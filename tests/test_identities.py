@@ -263,7 +263,7 @@ def test_a_narrow_policy_and_a_wide_reference():
     as_variance = between((0.1, math.sqrt(0.2)), (0.0, 1.0))
     assert f"{exact.moments(K1, as_variance).sd:.3f}" == "0.567"
     other_way = between((0.0, 1.0), (0.1, 0.2))
-    assert f"{exact.moments(K1, other_way).sd:.1f}" == "17.1"
+    assert f"{exact.moments(K1, other_way).sd:.1f}" == "17.2"
 
 
 def test_a_dropped_token():

@@ -19,7 +19,12 @@ START = """<!doctype html>
 </html>
 """
 
-SCOPED_STYLE = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
+PANDAS_STYLE = re.compile(
+    r"<style scoped>.*?</style>|<style type=\"text/css\">\s*</style>", re.DOTALL
+)
+TABLE_ID = re.compile(r' id="(T_[\w-]+)"')
+EMPTY_HEADING = re.compile(r"<th\b([^>]*)>(?:\s|&nbsp;)*</th>")
+CONTENT_ID = re.compile(r' id="(?:exercise|solution|proof)-content"')
 SUMMARY = re.compile(r"<summary.*?</summary>", re.DOTALL)
 PARAGRAPH = re.compile(r"<(/?)p\b([^>]*)>")
 
@@ -46,8 +51,12 @@ def mend_body(app: Sphinx, pagename, templatename, context, doctree) -> None:
     # A list whose children are not list items is an accessibility error.
     body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
     body = body.replace(' role="doc-biblioentry"', "")
-    # pandas styles its tables with an attribute that never became standard; book.css does it.
-    body = SCOPED_STYLE.sub("", body)
+    # Tables of pandas: styles that book.css gives, ids that repeat, headings without text.
+    body = PANDAS_STYLE.sub("", body)
+    body = TABLE_ID.sub(lambda match: match[0] if f"#{match[1]}" in body else "", body)
+    body = EMPTY_HEADING.sub(r"<td\1></td>", body)
+    # Exercises and proofs repeat one id for their content.
+    body = CONTENT_ID.sub("", body)
     # A summary holds phrases, not paragraphs.
     context["body"] = SUMMARY.sub(lambda match: PARAGRAPH.sub(r"<\1span\2>", match[0]), body)
 

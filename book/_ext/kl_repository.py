@@ -1,8 +1,8 @@
 """The repository's address, from one place: the environment variable KLLAB_REPOSITORY.
 
 Without it no page has a repository, edit, issue, Binder or Colab button. With it, Colab opens
-copies of the notebooks whose first cell knows the address; the workflow publishes them with the
-site in the branch gh-pages.
+copies of the notebooks whose first cell installs the package from that address; the workflow
+publishes them with the site in the branch gh-pages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sphinx.errors import ConfigError
 
 VARIABLE = "KLLAB_REPOSITORY"
 ADDRESS = re.compile(r"https://github\.com/(?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?")
-LOOKUP = f'os.environ.get("{VARIABLE}", "")'
+REQUIREMENT = "kllab[book]"  # what a notebook's first cell installs where the package is missing
 FOLDER, BRANCH = "colab", "gh-pages"
 BUTTONS = ("use_repository_button", "use_issues_button", "use_edit_page_button")
 
@@ -68,11 +68,16 @@ def write_copies(app: Sphinx, exception: Exception | None) -> None:
     for docname in sorted(app.env.found_docs):
         path = Path(app.env.doc2path(docname))
         if path.suffix == ".ipynb":
-            text = path.read_text(encoding="utf-8")
-            # Inside JSON the quotes of the lookup are escaped.
-            lookup = LOOKUP.replace('"', '\\"')
-            address = f'\\"https://github.com/{name}\\"'
-            (target / path.name).write_text(text.replace(lookup, address), encoding="utf-8")
+            copy = for_colab(path.read_text(encoding="utf-8"), name)
+            (target / path.name).write_text(copy, encoding="utf-8")
+
+
+def for_colab(notebook: str, name: str) -> str:
+    """A notebook's JSON with the address of ``owner/name`` in its first code cell."""
+    # Inside JSON a quote is escaped, so the requirement stands between two backslashes.
+    return notebook.replace(
+        f'\\"{REQUIREMENT}\\"', f'\\"{REQUIREMENT} @ git+https://github.com/{name}\\"', 1
+    )
 
 
 def setup(app: Sphinx) -> dict:

@@ -14,7 +14,7 @@
       if (scrolls && !box.hasAttribute("tabindex")) {
         box.tabIndex = 0;
         box.dataset.scrolls = "";
-        if (!box.hasAttribute("role")) box.setAttribute("role", "region");
+        if (!box.hasAttribute("role")) box.setAttribute("role", "group");
         if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", label(box));
       } else if (!scrolls && "scrolls" in box.dataset) {
         for (const name of ["tabindex", "role", "aria-label", "data-scrolls"]) box.removeAttribute(name);

@@ -138,7 +138,7 @@ def test_the_caption_says_what_the_picture_shows(settings, words):
 def test_own_fallback_and_heights():
     figure = explorables.two_gaussians(fallback="<p>mine</p>", height=("80rem", "40rem"))
     assert figure.element().endswith("<p>mine</p></kl-two-gaussians>")
-    assert "clamp(40rem,(700px - 100vw)*9999,80rem)" in figure.element()
+    assert "clamp(40rem,(650px - 100vw)*9999,80rem)" in figure.element()
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ export class KlFigure extends HTMLElement {
     this.fallback.style.display = "none";
     this.figure.hidden = false;
     this.#observe();
+    this.style.minHeight = "0"; // what the page reserved has done its work
     // The browser looked for the fragment before this element had its name and its height.
     if (this.constructor.ownsAddress && location.hash === `#${encodeURIComponent(this.id)}`) {
       this.scrollIntoView({ block: "start", behavior: "instant" });

@@ -1,7 +1,6 @@
 // SVG panels at the size of the screen's pixels: no scaling, so letters stay letters.
 
 import { select } from "d3-selection";
-import { line } from "d3-shape";
 
 import { freshId, h, setAttributes, svg } from "./dom.js";
 
@@ -93,7 +92,8 @@ export function prune(layer, keep) {
 /** A path of dots: with round caps, a line of no length is a dot, and a thousand are one element. */
 export const dots = (points) => points.map(([x, y]) => `M${round(x)},${round(y)}h0`).join("");
 
-export const polyline = line().digits(1);
+export const polyline = (points) =>
+  points.map(([x, y], i) => `${i ? "L" : "M"}${round(x)},${round(y)}`).join("");
 
 const round = (value) => Math.round(value * 10) / 10;
 

@@ -15,7 +15,6 @@ ${themeCss}
 /* Paper shows the static figure. So does a page whose script has not come this far. */
 .figure[hidden] { display: none; }
 @media print {
-  :host { min-height: 0 !important; }
   :host([data-fallback]) .figure { display: none; }
   :host([data-fallback]) slot { display: contents !important; }
 }

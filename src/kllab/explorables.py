@@ -69,8 +69,8 @@ class Explorable:
     def element(self, **more: str) -> str:
         """The custom element with its static picture, as HTML."""
         one_column, two_columns = self.heights
-        # The middle term is hugely positive below 700 px and hugely negative above.
-        reserved = f"clamp({two_columns},(700px - 100vw)*9999,{one_column})"
+        # The middle term is hugely positive below 650 px and hugely negative above.
+        reserved = f"clamp({two_columns},(650px - 100vw)*9999,{one_column})"
         attributes = "".join(
             f' {name}="{escape(value)}"' for name, value in {**self.attributes, **more}.items()
         )

@@ -281,8 +281,9 @@ def test_no_two_labels_overlap(open_http):
                     assert apart, (query, text, other)
 
 
-def test_the_page_does_not_jump(open_http):
-    page = open_http("one", started=False)
+@pytest.mark.parametrize("width", [360, 660, 1280])
+def test_the_page_does_not_jump(open_http, width):
+    page = open_http("one", started=False, viewport={"width": width, "height": 900})
     shift = page.evaluate(
         """() => new Promise(done => {
           let sum = 0;

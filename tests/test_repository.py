@@ -161,7 +161,7 @@ class TestNotebook:
         for cell in code_cells(path):
             tags = cell["metadata"].get("tags", [])
             hidden = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
-            assert ("hide-input" in tags) == hidden, cell["id"]
+            assert bool({"hide-input", "hide-cell"} & set(tags)) == hidden, cell["id"]
 
 
 # --- text -----------------------------------------------------------------------------------------

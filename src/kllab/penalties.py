@@ -27,8 +27,8 @@ gives a large and not an infinite penalty, and e^80 still fits float32.
 the largest gradient, fits float16. ``max_log_ratio`` clamps l; it is off by default, since a
 clamped term is biased and pushes no more.
 
-To use one elsewhere, copy it with :func:`clean`, without the lines that begin with ``_check`` and
-``if how``; what is left needs only torch.
+To use one elsewhere, copy it with :func:`clean` and the constants that it names, without the call
+of ``_check`` and the branch ``if how``; what is left needs torch and ``math``.
 """
 
 from __future__ import annotations

@@ -208,6 +208,14 @@ def test_clamp_on_log_r_alone():
     assert l.grad.tolist() == [0.0, 0.0, -1.0, 0.0]
 
 
+def test_a_clamp_on_the_value_has_two_sides():
+    l = f64(-3.0, 0.2, 5.0).requires_grad_()
+    value = K1.clamped(value=(-1.0, 0.5))(l)
+    assert value.tolist() == [0.5, -0.2, -1.0]
+    value.sum().backward()
+    assert l.grad.tolist() == [0.0, -1.0, 0.0]
+
+
 def test_where_verls_clamp_bites():
     """results.md section 7: k3 = 10 at log r = 2.6109 (ratio 13.61) and at −11.0."""
     clamped = K3.clamped(log_r=(-20, 20), value=(-10, 10))

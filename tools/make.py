@@ -174,9 +174,7 @@ def set_up_browser_code() -> None:
 
 def build(builder: str = "html") -> None:
     """The strict build: a warning, a dead reference or a failing cell ends it."""
-    strict = ("-W", "-n", "--keep-going")
-    where = () if builder == "html" else ("--path-output", BUILD / builder)
-    run("jupyter-book", "build", ROOT, "--builder", builder, *strict, *where)
+    run("jupyter-book", "build", ROOT, "--builder", builder, "-W", "-n", "--keep-going")
 
 
 def book(options) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 from browser import chromium
 from serve import serving
 
+START = "print.html"
 PAGE = {
     "format": "A4",
     "margin": {"top": "18mm", "bottom": "18mm", "left": "16mm", "right": "16mm"},
@@ -19,25 +21,27 @@ PAGE = {
 
 def main(folder: str, target: str) -> None:
     built = Path(folder)
-    # Jupyter Book puts its own folders under the output path that it is given.
-    inner = built / "_build" / "singlehtml"
-    with serving(inner if inner.is_dir() else built) as address, chromium() as browser:
+    # Sphinx writes the page's addresses as seen from the root of the folder, so it must lie there.
+    shutil.copyfile(largest_page(built), built / START)
+    with serving(built) as address, chromium() as browser:
         page = browser.new_page(color_scheme="light")
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{address}/{start(inner if inner.is_dir() else built)}", wait_until="load")
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        # One page has no search index.
+        page.route("**/searchindex.js", lambda route: route.fulfill(body=""))
+        page.on("response", lambda r: r.status >= 400 and faults.append(f"{r.status}: {r.url}"))
+        page.goto(f"{address}/{START}", wait_until="load")
         # Formulas are typeset after load; printing earlier shows TeX.
-        page.evaluate("() => window.MathJax && MathJax.startup.promise")
+        page.evaluate("() => MathJax.startup.promise")
         page.emulate_media(media="print")
         page.pdf(path=target, **PAGE)
-    if errors:
-        raise SystemExit("the page raised: " + "; ".join(errors))
+    if faults:
+        raise SystemExit("the page is incomplete: " + "; ".join(faults))
 
 
-def start(folder: Path) -> str:
-    """The one page that holds the book: the largest HTML file, beside a redirecting index."""
-    pages = sorted(folder.rglob("*.html"), key=lambda path: path.stat().st_size)
-    return pages[-1].relative_to(folder).as_posix()
+def largest_page(folder: Path) -> Path:
+    """The one page that holds the book, beside a small one that leads to it."""
+    return max(folder.rglob("*.html"), key=lambda path: path.stat().st_size)
 
 
 if __name__ == "__main__":

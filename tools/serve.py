@@ -21,7 +21,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 def server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:
-    """A server for ``folder``; port 0 takes a free one."""
+    """A server for ``folder``, which holds an index.html; port 0 takes a free one."""
     if not (folder / "index.html").is_file():
         raise SystemExit(f"{folder} holds no index.html: run `make book` first")
     handler = functools.partial(QuietHandler, directory=str(folder))

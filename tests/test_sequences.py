@@ -462,6 +462,20 @@ def test_expected_gradients_are_plain_sums_over_scores(fn, plain, slope, credit,
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-14)
 
 
+def test_what_a_token_answers_for():
+    values, mask = (
+        torch.tensor([[1.0, 2.0, 4.0], [8.0, NAN, NAN]]),
+        torch.tensor([[1, 1, 1], [1, 0, 0]]),
+    )
+    want = {
+        "to_go": [[7.0, 6.0, 4.0], [8.0, 0.0, 0.0]],
+        "token": [[1.0, 2.0, 4.0], [8.0, 0.0, 0.0]],
+        "sequence": [[7.0, 7.0, 7.0], [8.0, 0.0, 0.0]],
+    }
+    for credit, expected in want.items():
+        assert sequences.credited(values, mask.bool(), credit).tolist() == expected
+
+
 def relative(a, b):
     return float(torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(b))
 

@@ -104,7 +104,9 @@ class Problem:
 
     def __post_init__(self) -> None:
         ref = as_log("ref_logits", self.ref_logits).double()
-        rewards, beta = as_log("rewards", self.rewards).double(), torch.as_tensor(self.beta)
+        rewards = as_log("rewards", self.rewards).double()
+        given = isinstance(self.beta, Tensor)  # a float stays one: .2 in float32 is another β
+        beta = self.beta if given else torch.as_tensor(self.beta, dtype=torch.float64)
         count = len(self.tree.tokens)
         if rewards.shape != (count,) or torch.isinf(rewards).any():
             raise InputError("rewards", f"{count} finite numbers", f"{tuple(rewards.shape)}")
@@ -329,8 +331,9 @@ class FixedPoint(_Law):
     """Where the expected gradient leads: ``log_probs`` (S,), ``logits`` (N, V).
 
     ``status``: ``"converged"``; ``"collapsed"``, some sequence fell below e^-80; ``"moving"``,
-    still on its way when time was up, as towards a boundary that it only nears. ``residual``:
-    the gradient's norm there. The distances are properties, scalars.
+    still on its way when time was up. ``residual``: the largest advantage that a token still has
+    over its row's mean, penalty included, in units of reward; 0 at rest. The distances are
+    properties, scalars.
     """
 
     logits: Tensor
@@ -343,13 +346,17 @@ def fixed_point(
     placement: Placement,
     *,
     start: Tensor | None = None,
-    horizon: float = 1e8,
+    horizon: float = 1e6,
 ) -> FixedPoint:
-    """Follow the expected gradient flow dθ/dt = −E[gradient] to its end.
+    """Follow the expected gradient to where it vanishes, or to the boundary.
 
-    One β. ``start``: (N, V) logits, the reference by default; ``horizon``: the time to give up.
-    The end of the flow is refined by least squares on the gradient; a residual below 1e-12
-    counts as converged.
+    One β. ``start``: (N, V) logits, the reference by default; tokens at -inf stay there.
+    The flow is that of the natural gradient, each entry divided by how often its token is drawn:
+    it rests where the gradient does, and rare tokens do not make it wait. Its speed is bounded
+    by 1, so ``horizon``, the time to give up, is in nats. The end is refined by least squares
+    on the same field; a residual below 1e-9 counts as converged.
+
+    Raises ``InputError`` for several β, or a horizon that is not above 0.
 
     >>> problem = bandit(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 0.0]), beta=0.5)
     >>> at = {name: fixed_point(problem, PLACEMENTS[name]) for name in ("k1 reward", "k3 loss")}
@@ -359,42 +366,50 @@ def fixed_point(
     if problem.beta.ndim:
         raise InputError("problem", "one beta", f"betas of shape {tuple(problem.beta.shape)}")
     start = problem.ref_logits if start is None else as_log("start", start).double()
-    shape = start.shape
+    start = start.detach()
+    free, tree = torch.isfinite(start), problem.tree
 
     def as_logits(flat: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(flat)).reshape(shape)
+        return start.masked_scatter(free, torch.from_numpy(np.array(flat)))
 
-    def gradient(flat: np.ndarray) -> np.ndarray:
-        return expected_gradient(problem, placement, as_logits(flat)).numpy().ravel()
+    def advantage(flat: np.ndarray) -> np.ndarray:
+        """Minus the natural gradient, at the free entries."""
+        logits = as_logits(flat)
+        gradient = expected_gradient(problem, placement, logits)
+        drawn = torch.exp(tree.reach(logits)[:, None] + torch.log_softmax(logits, -1))
+        return -torch.where(drawn > 0, gradient / drawn, 0.0)[free].numpy()
 
-    def arrived(_, flat):
-        return np.linalg.norm(gradient(flat)) - 1e-10
+    def velocity(_, flat: np.ndarray) -> np.ndarray:
+        field = advantage(flat)
+        return field / (1 + abs(field).max())
 
-    def collapsed(_, flat):
-        return float(problem.tree.log_probs(as_logits(flat)).min()) - COLLAPSED
+    def at_rest(_, flat: np.ndarray) -> float:
+        return abs(advantage(flat)).max() - 1e-7
 
-    arrived.terminal = collapsed.terminal = True
+    def collapsed(_, flat: np.ndarray) -> float:
+        law = tree.log_probs(as_logits(flat))
+        return float(law[torch.isfinite(law)].min()) - COLLAPSED
+
+    at_rest.terminal = collapsed.terminal = True
     flow = integrate.solve_ivp(
-        lambda _, flat: -gradient(flat),
+        velocity,
         (0.0, as_number("horizon", horizon, above=0.0)),
-        start.detach().numpy().ravel().copy(),
+        start[free].numpy(),
         method="BDF",
-        events=(arrived, collapsed),
-        rtol=1e-8,
-        atol=1e-10,
+        events=(at_rest, collapsed),
+        rtol=1e-6,
+        atol=1e-8,
     )
     end = flow.y[:, -1]
     status = "collapsed" if len(flow.t_events[1]) else "moving"
     if status == "moving":
-        refined = optimize.root(gradient, end, method="lm", tol=1e-15).x
-        before, after = (problem.tree.log_probs(as_logits(x)) for x in (end, refined))
-        # A root that least squares finds elsewhere is not where the flow went.
-        if np.linalg.norm(gradient(refined)) < 1e-12 and (before - after).abs().max() < 1e-2:
+        refined = optimize.root(advantage, end, method="lm", tol=1e-15).x
+        moved = (tree.log_probs(as_logits(refined)) - tree.log_probs(as_logits(end))).abs()
+        # A root that least squares finds far off is not where the flow went.
+        if abs(advantage(refined)).max() < 1e-9 and moved.nan_to_num(0.0).max() < 1e-2:
             end, status = refined, "converged"
-    logits = as_logits(end)
-    residual = float(np.linalg.norm(gradient(end)))
-    law = problem.tree.log_probs(logits)
-    return FixedPoint(problem, placement, law, logits, status, residual)
+    logits, residual = as_logits(end), float(abs(advantage(end)).max())
+    return FixedPoint(problem, placement, tree.log_probs(logits), logits, status, residual)
 
 
 @dataclass(frozen=True, eq=False)

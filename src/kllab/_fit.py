@@ -227,10 +227,8 @@ def _best(matrix, rest, outside: float, names: list[str], count: int) -> _Candid
 
 
 def _without(orthonormal: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """The part of ``vector`` orthogonal to the columns; twice, so that rounding is removed too."""
-    for _ in range(2):
-        vector = vector - orthonormal @ (orthonormal.T @ vector)
-    return vector
+    """The part of ``vector`` orthogonal to the columns."""
+    return vector - orthonormal @ (orthonormal.T @ vector)
 
 
 def _free_part(y: np.ndarray, free: Mapping[str, Tensor]) -> dict[str, float]:

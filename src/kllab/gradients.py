@@ -596,7 +596,7 @@ def _weighted(fn, logprob, ref_logprob, old_logprob, *, detach: bool) -> Tensor:
     dead = torch.isneginf(logprob)
     live = torch.where(dead, 0.0, logprob)
     weight = torch.exp(live - old_logprob)
-    value = _evaluate(fn, live, torch.where(dead, 0.0, ref_logprob), old_logprob)
+    value = _evaluate(fn, live, ref_logprob, old_logprob)
     return torch.where(dead, 0.0, (weight.detach() if detach else weight) * value)
 
 

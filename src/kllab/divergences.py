@@ -254,7 +254,7 @@ def _log_2r_over_1_plus_r(log_r: Tensor) -> Tensor:
 
 
 def _jeffreys(log_r: Tensor) -> Tensor:
-    return torch.where(log_r == 0, 0.0, torch.expm1(log_r) * log_r)
+    return torch.expm1(log_r) * log_r
 
 
 # --- the registry ---------------------------------------------------------------------------

@@ -312,11 +312,13 @@ def test_max_log_ratio_is_off_unless_asked_for():
 def test_max_log_weight_cuts_the_size_and_keeps_the_derivative():
     q = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
     p, old = torch.tensor([-2.0, -2.0]).double(), torch.tensor([-1.5, -11.0]).double()
+    old.requires_grad_()
     got = penalties.weighted_k3(q, p, old, max_log_weight=1.0)
     k3 = VALUES["weighted_k3"](1.0)
     np.testing.assert_allclose(got.detach(), [math.exp(0.5) * k3, math.e * k3], rtol=1e-12)
     got.sum().backward()
     np.testing.assert_allclose(q.grad, [math.exp(0.5), math.e], rtol=1e-12)
+    assert old.grad is None
     capped = penalties.weighted_k3(q.detach(), p, old)[1]
     assert float(capped) == pytest.approx(math.exp(5) * k3, rel=1e-12)
 

@@ -692,7 +692,8 @@ def test_shifted_tokens_sum_bias_and_error_too():
     tokens, one = sequences.shifted_tokens(K2, 0.5, 7)[0], sequences.shifted_tokens(K2, 0.5, 1)[0]
     assert tokens.bias == pytest.approx(7 * one.bias, rel=1e-12)
     assert tokens.bias == pytest.approx(7 * 0.5**4 / 8, rel=1e-10)
-    assert tokens.error == pytest.approx(7 * one.error)
+    assert tokens.error == pytest.approx(7 * one.error, rel=1e-12, abs=0)
+    assert one.error > 0
     with pytest.raises(InputError, match="T: expected"):
         sequences.shifted_tokens(K1, 0.1, 0)
 
@@ -731,6 +732,9 @@ def test_best_of_n_by_drawing_every_sample():
     # The worst item keeps its digits where F^n is far below the smallest step near 1.
     tiny = torch.tensor([1e-9, 1 - 1e-9], dtype=torch.float64).log()
     assert float(sequences.best_of_n(tiny, 8)[0]) == pytest.approx(8 * math.log(1e-9), rel=1e-9)
+    rare = torch.tensor([-115.0, -115.0, 0.0], dtype=torch.float64)  # F^8 is below 1e-308
+    got = sequences.best_of_n(rare, 8)
+    assert got[:2].tolist() == pytest.approx([-920.0, -920.0 + math.log(2**8 - 1)], rel=1e-12)
     for n in (0, 1.5):
         with pytest.raises(InputError, match="n: expected"):
             sequences.best_of_n(p.log(), n)
@@ -858,6 +862,9 @@ def test_rows_with_nothing_listed_and_rows_with_everything_listed():
     mean, variance = empty.moments(K1, 1000)
     one = exact.moments(K1, TwoWords(u, v))
     assert (mean, variance) == pytest.approx((1000 * one.mean, 1000 * one.variance), rel=1e-11)
+    # A constant in every value changes no variance, even where the sum's square is 1e12.
+    _, shifted = empty.moments(lambda log_r: 1000 - log_r, 1000)
+    assert shifted == pytest.approx(variance, rel=1e-8)
 
 
 K = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)

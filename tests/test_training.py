@@ -491,6 +491,11 @@ def test_fixed_points_start_where_they_are_told():
     torch.testing.assert_close(
         early.log_probs, torch.log_softmax(start[0].double(), -1), rtol=0, atol=2e-3
     )
+    # Where least squares finds no root, staying put is not convergence.
+    halves = bandit(double([0.5, 0.5]).log(), double([1.0, 0.0]), beta=1.0)
+    stopped = fixed_point(halves, PLACEMENTS["k1 loss"], horizon=1e-3)
+    assert stopped.status == "moving"
+    assert stopped.residual == pytest.approx(0.5, abs=1e-3)
     with pytest.raises(InputError, match=r"problem: expected one beta, got betas of shape \(2,\)"):
         fixed_point(arms(3, torch.tensor([1.0, 2.0])), PLACEMENTS["k2 loss"])
     with pytest.raises(InputError, match="horizon: expected"):

@@ -149,10 +149,10 @@ def weighted_k3(
     of KL(p‖q). On policy pass ``logprob.detach()`` as ``old_logprob``: then w = 1, and still
     changes the gradient. Token weights leave the prefixes as μ drew them.
 
-    The weight's size, not its derivative, is cut at e^max_log_weight. The gradient carries the
-    rounding of p/μ, so it is not for tokens that the policy has nearly dropped. Raises ``InputError`` as
-    :func:`k1_in_reward` does. With a finite ``max_log_ratio`` k3 is that of the clamped ratio,
-    and a token beyond it keeps only the gradient of w.
+    The weight's size, not its derivative, is cut at e^max_log_weight. Rounding in the gradient
+    is of the size of p/μ. With a finite ``max_log_ratio`` k3 is that of the clamped ratio, and a
+    token beyond it keeps only the gradient of w. Raises ``InputError`` as :func:`k1_in_reward`
+    does.
 
     >>> logprob = torch.tensor([-1.0, -2.0], requires_grad=True)
     >>> weighted_k3(logprob, torch.tensor([-1.5, -1.0]), logprob.detach()).sum().backward()

@@ -225,8 +225,8 @@ def expected_token_sum(
     ``fn``: an estimator, or a function (logprob, ref_logprob) to values, both (..., S, T).
     Sequences come from ``old_logits`` where given, else from ``logits``. ``weight``: ``"none"``;
     ``"token"``, w_t = q/μ of token t alone; ``"prefix"``, the product of these up to t;
-    ``"sequence"``, the product of all. Token weights leave the prefixes with μ's frequencies, so
-    only the last two give KL(Q‖P) for k1 or k3.
+    ``"sequence"``, the product of all. Token weights leave the prefixes with μ's frequencies; the
+    last two have the same mean, which for k1 and k3 is KL(Q‖P).
 
     Raises ``InputError`` for another ``weight`` or a shape that does not fit ``tree``.
 

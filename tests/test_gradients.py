@@ -571,10 +571,17 @@ def test_an_infinite_coefficient_leaves_alone_what_it_does_not_reach():
 def test_no_common_token_raises():
     with pytest.raises(InputError, match="in common"):
         expected(K1, f64(0.5, 0.5, 0.0).log(), f64(0.0, 0.0, 1.0).log(), usage="reward")
+    logits, never = random_pair(21, V=9)[0], f64(-math.inf)
+    with pytest.raises(InputError, match="in common"):  # though the sums leave some rounding
+        expected(
+            K1, torch.cat([logits, never]), torch.cat([never.expand(9), f64(0.0)]), usage="reward"
+        )
     # A tiny mass on the infinite side is not confused with none.
     rare = torch.log_softmax(f64(0.0, -60.0), -1)
     g = expected(K1, rare, f64(1.0, 0.0).log(), usage="reward")
     assert g.tolist() == [-math.inf, math.inf]
+    g = expected(lambda l: l, rare, f64(1.0, 0.0).log(), usage="reward")
+    assert g.tolist() == [math.inf, -math.inf]
 
 
 def test_infinities_of_both_signs_raise():
@@ -708,8 +715,8 @@ def test_float32_inside_and_outside():
     close(got, want, relative=1e-6)
     got = expected(K3, logits.float(), log_p.float(), usage="loss")
     assert got.dtype == torch.float64
-    # float32 log-probabilities are renormalised, so q − p still sums to 0.
-    assert abs(float(got.sum())) < 1e-16
+    # float32 log-probabilities are renormalised: q − p to the last digits.
+    close(got, logits.float().double().softmax(-1) - log_p.float().double().softmax(-1), 1e-14)
     close(got, want, relative=1e-6)
 
 

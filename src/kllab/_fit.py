@@ -283,12 +283,9 @@ def unclamped(l: Tensor, parts: Mapping[str, Tensor]) -> tuple[Tensor, float, fl
 
 
 def _outer_run(flag: Tensor, distance: Tensor) -> Tensor:
-    """The stretch of at least two True at the end where ``distance`` is largest.
-
-    None if it reaches 0.
-    """
+    """The stretch of True at the end where ``distance`` is largest; none if it reaches 0."""
     if distance[-1] < 0:
         return _outer_run(flag.flip(0), distance.flip(0)).flip(0)
     run = flag.flip(0).cumprod(0).flip(0).bool() & (distance > 0)
     reaches_zero = bool(run[distance > 0].all())
-    return torch.zeros_like(run) if reaches_zero or run.sum() < 2 else run
+    return torch.zeros_like(run) if reaches_zero else run

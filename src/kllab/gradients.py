@@ -467,7 +467,7 @@ def dictionary(fn: PerSample, *, usage: str) -> Entry:
         verdict=fit.verdict,
         terms=fit.terms,
         f=_generator(fit, c_at, at_one, (low, high)),
-        is_convex=fit.verdict == "zero" or bool((falls <= slack).all()),
+        is_convex=bool((falls <= slack).all()),
         region=(low, high),
         residual=fit.residual,
         constant=at_one,
@@ -694,8 +694,7 @@ def _gradient(law: _Law) -> Tensor:
     if infinite.any():
         return _infinite_gradient(law, infinite)
     mean = (mu * c).sum() / mu.sum()
-    centred = mu * (c - mean)
-    return centred - q * centred.sum() + mean * (mu - q)
+    return mu * (c - mean) + mean * (mu - q)
 
 
 def _infinite_gradient(law: _Law, infinite: Tensor) -> Tensor:

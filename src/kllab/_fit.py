@@ -270,9 +270,8 @@ def unclamped(l: Tensor, parts: Mapping[str, Tensor]) -> tuple[Tensor, float, fl
             flat |= _outer_run(part == end, sign * l)
         if kind == "value" and len(part[~flat].unique()) < 3:
             flat[:] = False
-        outside = (
-            flat | _outer_run(~torch.isfinite(part), l) | _outer_run(~torch.isfinite(part), -l)
-        )
+        lost = ~torch.isfinite(part)
+        outside = flat | _outer_run(lost, l) | _outer_run(lost, -l)
         inside = l[~outside]
         if len(inside) and outside.any():
             # At a clamp's bound the value is flat already, the slope is not yet 0.

@@ -4,7 +4,19 @@ x ~ q is sampled (the policy), p is the other distribution (the reference), log 
 All results are in nats.
 """
 
-from kllab import checks, divergences, estimators, exact, pairs, sampling
+from kllab import (
+    checks,
+    divergences,
+    estimators,
+    exact,
+    gradients,
+    pairs,
+    penalties,
+    runtime,
+    sampling,
+    sequences,
+    training,
+)
 from kllab.checks import InputError
 from kllab.divergences import DIVERGENCES, Divergence
 from kllab.estimators import K1, K2, K3, Estimator
@@ -22,6 +34,11 @@ __all__ = [
     "divergences",
     "estimators",
     "exact",
+    "gradients",
     "pairs",
+    "penalties",
+    "runtime",
     "sampling",
+    "sequences",
+    "training",
 ]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import zlib
-from typing import TypeVar
 
 import torch
 
 from kllab.checks import InputError
 
-T = TypeVar("T")
 SCALES = ("test", "laptop", "full")
 
 
@@ -28,8 +26,8 @@ def scale() -> str:
     return value
 
 
-def choose(*, test: T, laptop: T, full: T) -> T:
-    """One of three sizes, by the scale of this run.
+def choose(*, test, laptop, full):
+    """One of three values, by the scale of this run.
 
     Examples
     --------

@@ -1,4 +1,5 @@
 // Boxes that scroll sideways must be reachable with the keyboard: those that do get a tab stop.
+// While something is hidden on the right, the style sheet fades that edge.
 (() => {
   const boxes =
     ".bd-article mjx-container[display], .bd-article div.highlight pre, .bd-article .cell_output .text_html," +
@@ -8,6 +9,9 @@
       : box.querySelector("table") || box.matches("table") ? "Table, scrolls sideways"
         : "Code or output, scrolls sideways";
 
+  const fade = (box) =>
+    box.toggleAttribute("data-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+
   const update = () => {
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth + 1;
@@ -16,9 +20,11 @@
         box.dataset.scrolls = "";
         if (!box.hasAttribute("role")) box.setAttribute("role", "group");
         if (!box.hasAttribute("aria-label")) box.setAttribute("aria-label", label(box));
+        box.addEventListener("scroll", () => fade(box), { passive: true });
       } else if (!scrolls && "scrolls" in box.dataset) {
         for (const name of ["tabindex", "role", "aria-label", "data-scrolls"]) box.removeAttribute(name);
       }
+      fade(box);
     }
   };
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -60,11 +61,13 @@ def point_colab_at_copies(app: Sphinx, pagename, templatename, context, doctree)
 
 
 def write_copies(app: Sphinx, exception: Exception | None) -> None:
-    name = repository_name()
-    if exception or not name or app.builder.name != "html":
+    if exception or app.builder.name != "html":
         return
-    target = Path(app.outdir) / FOLDER
-    target.mkdir(exist_ok=True)
+    name, target = repository_name(), Path(app.outdir) / FOLDER
+    shutil.rmtree(target, ignore_errors=True)  # an earlier build may have had another address
+    if not name:
+        return
+    target.mkdir()
     for docname in sorted(app.env.found_docs):
         path = Path(app.env.doc2path(docname))
         if path.suffix == ".ipynb":

@@ -18,6 +18,7 @@ from evals import replace_evals
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXECUTED = ROOT / "_build" / "jupyter_execute" / "notebooks"
+PAGES = ROOT / "_build" / "html" / "notebooks"
 SHOWN = ("image/svg+xml", "image/png")
 
 
@@ -78,6 +79,14 @@ class TestNotebook:
         for name, value in values.items():
             assert value.strip(), name
             assert not re.search(r"\bnan\b|tensor\(|<\w+ object", value), f"{name}: {value}"
+
+    def test_leaves_no_markup_on_the_page(self, source):
+        """A role inside of a formula, say, is not computed but shown."""
+        page = (PAGES / f"{source.stem}.html").read_text(encoding="utf-8")
+        assert not re.search(r"\{(glue|eval|cite|ref|numref)\b", page)
+
+    def test_writes_a_minus_and_not_a_hyphen(self, source):
+        assert not [v for v in glued(source).values() if re.match(r"-[.\d]", v)]
 
     def test_describes_every_picture(self, source):
         pictures = 0

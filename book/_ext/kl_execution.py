@@ -59,13 +59,21 @@ def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
     app.env.kl_keys[docname] = key
 
 
+# In prose a minus is a minus, not a hyphen.
+PREAMBLE = '''
+import re as _re
+from myst_nb import glue as _glue
+_in_prose = lambda value: _re.sub(r"(?<![\\w-])-(?=[.\\d])", "\u2212", str(value))
+'''
+
+
 def with_hidden_cells(notebook: nbformat.NotebookNode, key: str) -> nbformat.NotebookNode:
     """The notebook with its key cell, and with each ``{eval}`` computed by a hidden cell.
 
     A role in a Markdown cell is computed just before that cell; one in a figure's caption, just
     after the cell that draws the figure.
     """
-    first = f"# {key}\nfrom myst_nb import glue as _glue"
+    first = f"# {key}\n{PREAMBLE}"
     cells, lines, names = [hidden_cell(first, "kl-key")], [1], itertools.count()
     for index, cell in enumerate(notebook.cells):
         wanted: dict[str, str] = {}
@@ -78,7 +86,7 @@ def with_hidden_cells(notebook: nbformat.NotebookNode, key: str) -> nbformat.Not
         group = [cell]
         if wanted:
             code = "\n".join(
-                f'_glue("{name}", "{{}}".format({expression}), display=False)'
+                f'_glue("{name}", _in_prose({expression}), display=False)'
                 for name, expression in wanted.items()
             )
             group.insert(cell.cell_type == "code", hidden_cell(code, f"kl-{next(iter(wanted))}"))

@@ -50,8 +50,11 @@ def address(site):
         yield base
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chrome():
-    """One Chromium for all tests; contexts keep them apart."""
+    """One Chromium for a file of tests; contexts keep them apart.
+
+    Not for the session: Playwright's synchronous interface runs only once at a time.
+    """
     with chromium() as running:
         yield running

@@ -255,7 +255,7 @@ def test_blocks_are_bounded():
     log_q = torch.zeros(1000, 4096).expand(1000, 4096)
     sizes = [lq.numel() for _, lq, _ in exact._blocks(log_q, log_q)]
     assert sum(sizes) == 1000 * 4096
-    assert max(sizes) <= 2**21  # 16 MB of float64
+    assert max(sizes) <= min(exact._ROWS_AT_ONCE, 2**21)  # 16 MB of float64
     assert len(sizes) < 8
 
 
@@ -312,6 +312,25 @@ def test_float32_is_as_good_as_its_inputs(kl):
         # tv is of first order: float32's rounding of the total mass, 1e-7, is in it directly.
         rel = 1e-7 / want if name == "tv" else 1e-5
         assert got.item() == pytest.approx(want, rel=rel, abs=0), name
+
+
+def test_float32_is_summed_in_float64():
+    log_q, log_p = (law(50_000, seed=s, scale=2.0).float() for s in (30, 31))
+    for name in ALL:
+        got = exact.divergence(name, log_q, log_p).item()
+        wide = exact.divergence(name, log_q.double(), log_p.double()).item()
+        assert got == pytest.approx(wide, rel=7e-8, abs=0), name
+
+
+def test_a_weight_that_underflows_is_not_nan():
+    """q = e^−800 is 0 in floating point, and the tokens around it keep their divergence."""
+    log_q, log_p = f64(0.0, -800.0).requires_grad_(), f64(0.0, NEVER).requires_grad_()
+    for name in ALL:
+        for a, b in ((log_q, log_p), (log_p, log_q)):
+            value = exact.divergence(name, a, b)
+            assert value.item() == pytest.approx(0.0, abs=1e-15), name
+            for grad in torch.autograd.grad(value, (log_q, log_p)):
+                assert not torch.isnan(grad).any(), name
 
 
 def test_a_plain_float32_sum_is_not():
@@ -831,6 +850,22 @@ def test_the_sign_of_an_infinite_mean():
         )
 
 
+def test_the_steepest_term_decides_the_sign():
+    """r² − r^1.5 with both means infinite; at one exponent the higher power of log r."""
+    pair = pairs.gaussian(0.1, 2.0)
+
+    def mean(*terms):
+        estimator = with_lambda("kl_qp", 0.0)
+        generator = dataclasses.replace(estimator.generator, terms=terms)
+        estimator = dataclasses.replace(estimator, generator=generator)
+        return exact.moments(estimator, pair, method="closed_form").mean
+
+    assert mean((-1.0, 0, 1.5), (1.0, 0, 2.0)) == math.inf
+    assert mean((1.0, 0, 1.5), (-1.0, 0, 2.0)) == -math.inf
+    assert mean((1.0, 1, 2.0), (-5.0, 0, 2.0)) == math.inf
+    assert mean((1.0, 0, 2.0), (-1.0, 0, 2.0), (0.0, 0, 3.0), (3.0, 0, 0.0)) == 3.0
+
+
 def test_overflow_is_infinite_not_nan():
     m = exact.moments(K3, pairs.gaussian(30.0, 1.0))
     assert m.mean == pytest.approx(450.0)
@@ -847,6 +882,9 @@ def test_small_shifts_keep_their_digits():
         assert m.variance == pytest.approx(variance, rel=1e-6, abs=0)
         assert abs(m.variance - variance) <= m.error
         assert m.method == ("quadrature" if mu < 0.02 else "closed_form")
+        assert (
+            exact.moments(K3, pairs.gaussian(mu, 1.0), method="closed_form").method == "closed_form"
+        )
 
 
 def test_equal_gaussians():

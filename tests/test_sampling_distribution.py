@@ -117,20 +117,20 @@ def test_only_infinity():
     assert (law.values.tolist(), law.pmf.tolist(), law.error) == ([math.inf], [1.0], 0.0)
 
 
-def test_infinity_over_a_lattice():
+@pytest.mark.parametrize(("kept_tokens", "n"), [(250, 40), (60, 6)])
+def test_infinity_over_a_lattice(kept_tokens, n):
     """Enough atoms that the finite part goes through the FFT."""
     pair = pairs.zipf(300, 1.0, 1.2)
     kept = pair.log_p.clone()
-    kept[250:] = NEVER
+    kept[kept_tokens:] = NEVER
     pair = pairs.categorical(pair.log_q, torch.log_softmax(kept, -1))
     values, masses = atoms(K1, pair)
     inf = masses[np.isinf(values)].sum()
-    n = 40
     law = exact.sampling_distribution(K1, pair, n)
     check_form(law, n)
     assert law.pmf[-1].item() == pytest.approx(1 - (1 - inf) ** n, rel=1e-10)
     finite = np.isfinite(values)
-    points = np.linspace(-0.2, 0.4, 101)
+    points = np.linspace(values[finite].min(), 0.4, 201)
     lower, upper = oracles.bracket_cdf(
         values[finite], values[finite], masses[finite] / (1 - inf), n, points
     )
@@ -466,6 +466,32 @@ def test_normal_masses_keep_their_digits():
     got = _lattice._normal_masses(x)
     want = [float(oracles.mp.ncdf(b) - oracles.mp.ncdf(a)) for a, b in itertools.pairwise(x)]
     assert got.tolist() == pytest.approx(want, rel=1e-11, abs=0)
+
+
+def test_cells_of_a_normal_cover_what_happens_in_them(monkeypatch):
+    """Each cell's width is the range of the clipped value in it, about h/4 at most, and not 0."""
+    seen = []
+    monkeypatch.setattr(_lattice, "_convolve", lambda cells_at, n: seen.append(cells_at))
+    _lattice.of_normal(lambda x: np.exp(x), 3)
+    low, high, h = 0.01, 20.0, 1e-3
+    cells = seen[0](low, high, h)
+    assert cells.masses.sum() == pytest.approx(1, rel=1e-13)
+    # Where the clip begins within a cell of the coarse grid, a few are wider.
+    assert np.mean(cells.widths <= h / 4 * 1.01) > 0.999
+    inside = (cells.means > low) & (cells.means < high)
+    assert (cells.widths[inside] > 0).all()
+    assert (cells.widths[cells.means == high] == 0).all()
+    # Neighbouring cells meet: centre to centre is half of each width, to second order.
+    gaps = np.diff(cells.means[inside])
+    halves = (cells.widths[inside][1:] + cells.widths[inside][:-1]) / 2
+    assert np.allclose(gaps, halves, rtol=1e-3, atol=1e-9)
+    mean = cells.masses @ cells.means
+    exact_mean = math.exp(0.5) * stats.norm.cdf(math.log(high) - 1) + high * stats.norm.sf(
+        math.log(high)
+    )
+    exact_mean -= math.exp(0.5) * stats.norm.cdf(math.log(low) - 1)
+    exact_mean += low * stats.norm.cdf(math.log(low))
+    assert mean == pytest.approx(exact_mean, rel=1e-6)
 
 
 def test_bernstein_window_by_hand():

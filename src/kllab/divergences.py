@@ -177,6 +177,7 @@ jeffreys, tv, and alpha(a)"
             self.register(divergence)
 
     def register(self, divergence: Divergence) -> Divergence:
+        """Add a divergence and return it; raises ``InputError`` where its name is taken."""
         if divergence.name in self._by_name:
             raise InputError("name", "a new name", f"{divergence.name!r}, which is taken")
         self._by_name[divergence.name] = divergence
@@ -417,8 +418,7 @@ def alpha(a: float) -> Divergence:
 
 def _power_minus_r(a: float, log_r: Tensor) -> Tensor:
     """r^a − r, accurate for a near 1; far to the left as it stands, which is never inf − inf."""
-    bounded = log_r.clamp(min=-80)
-    near = torch.exp(bounded) * torch.expm1((a - 1) * bounded)
+    near = torch.exp(log_r) * torch.expm1((a - 1) * log_r)
     return torch.where(log_r > -80, near, torch.exp(a * log_r) - torch.exp(log_r))
 
 

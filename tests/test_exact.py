@@ -799,6 +799,22 @@ def test_quadrature_of_what_has_no_closed_form(m, s):
     assert got.bias == pytest.approx(float(mean) - gaussian_kl(0, 1, m, s), rel=1e-9)
 
 
+def test_quadrature_splits_where_r_is_one():
+    """|log r| has its kink there: found, it costs no accuracy and few evaluations."""
+    calls = []
+
+    def distance(l):
+        calls.append(l.numel())
+        return l.abs()
+
+    m = exact.moments(distance, pairs.gaussian(0.7, 1.0))
+    # |N(−μ²/2, μ²)| has a folded normal mean.
+    want = stats.foldnorm.mean(0.35, scale=0.7)
+    assert abs(m.mean - want) <= m.error
+    assert m.error < 1e-12
+    assert len(calls) < 2200
+
+
 def test_quadrature_of_a_jump():
     """P(log r > .3) for a shift: the normal CDF, within the stated error."""
     got = exact.moments(lambda l: (l > 0.3).double(), pairs.gaussian(1.0, 1.0))

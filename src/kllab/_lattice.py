@@ -221,12 +221,13 @@ def _power(cells: _Cells, window: _Window, n: int) -> Law:
     rounding = values - (window.low + index * h)
     single = np.bincount(index % LATTICE, cells.masses, LATTICE)
     pmf = fft.irfft(fft.rfft(single) ** n, LATTICE)
-    first = math.ceil((window.start - n * window.low) / h)
+    # The mean of the rounding is known and taken out, also of where the window lies: rounded sums
+    # are n·drift away from the true ones.  What remains is centred noise.
+    drift = float(cells.masses @ rounding)
+    first = math.ceil((window.start - n * (window.low + drift)) / h)
     pmf = np.roll(pmf, -(first % LATTICE)).clip(min=0.0)
     pmf /= pmf.sum()
 
-    # The mean of the rounding is known and taken out; what remains is centred noise.
-    drift = float(cells.masses @ rounding)
     sums = n * window.low + (first + np.arange(LATTICE)) * h + n * drift
     noise = float(cells.masses @ ((rounding - drift) ** 2 + (cells.widths / 2) ** 2))
     largest = float(np.max(np.abs(rounding - drift) + cells.widths))

@@ -60,11 +60,11 @@ def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 # In prose a minus is a minus, not a hyphen.
-PREAMBLE = '''
+PREAMBLE = """
 import re as _re
 from myst_nb import glue as _glue
 _in_prose = lambda value: _re.sub(r"(?<![\\w-])-(?=[.\\d])", "\u2212", str(value))
-'''
+"""
 
 
 def with_hidden_cells(notebook: nbformat.NotebookNode, key: str) -> nbformat.NotebookNode:

@@ -2,7 +2,7 @@
 
 ``torch.multinomial`` on float32 probabilities accumulates them in float32: once the running sum
 is near 1, a token of probability 1e-8 no longer changes it and is never drawn.
-Here the whole path is float64.
+Here a probability is a multiple of 2 ** -62, and an alias table gives each token exactly its own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ import math
 import torch
 from torch import Tensor
 
+from kllab import _alias
+from kllab._compile import Kernel
 from kllab.checks import InputError, as_generator, as_log_probs, as_shape
 
-CHUNK = 1 << 20
-"""Most uniform numbers held at once: 8 MiB, plus as much for each of two index buffers."""
+CHUNK = 1 << 17
+"""Most draws in progress at once: 1 MiB for each of a few buffers, which a cache can hold."""
+
+LARGE_CHUNK = 1 << 24
+"""The same where a compiled loop holds none but the tokens themselves."""
 
 
 class Categorical:
@@ -23,10 +28,12 @@ class Categorical:
 
     ``log_q``: (..., V), normalised log-probabilities, float32 or float64, in nats; the leading
     axes are a batch of laws. float32 input is upcast and renormalised in float64.
-    Holds 16 bytes per entry of ``log_q``. No gradient flows through a draw.
+    Holds 8 bytes for each of K entries per law, K the power of two >= V. No gradient flows
+    through a draw.
 
-    Every token's probability is right to 2 ** -52 (2.2e-16) absolute, so to .03 % at 1e-12;
-    a token of probability 0 is never drawn.
+    Every token's probability is right to 1e-15 absolute, and in vocabularies of more than some
+    thousand tokens to 1e-18, so to a few 1e-7 relative at 1e-12; a token of probability 0 is
+    never drawn. The table's own arithmetic is exact.
 
     Raises ``InputError`` for anything that is not a normalised log-probability.
 
@@ -35,31 +42,29 @@ class Categorical:
     >>> tokens.shape, tokens.dtype, tokens.unique().tolist()
     (torch.Size([1000]), torch.int64, [0, 2])
 
-    Source: inversion of the distribution function, L. Devroye, Non-Uniform Random Variate
-    Generation (1986), section III.2.
+    Sources: A. J. Walker (1977), "An Efficient Method for Generating Discrete Random Variables
+    with General Distributions"; G. L. Steele, D. Lea and C. H. Flood (2014), "Fast Splittable
+    Pseudorandom Number Generators".
     """
 
     def __init__(self, log_q):
         log_q = as_log_probs("log_q", log_q).detach().double()
         self.batch_shape = log_q.shape[:-1]
         self.V = log_q.shape[-1]
-        # In ascending order the tail is summed while the sum is small, so rounding is relative
-        # to the tail, and tokens of probability 0 stand first, at height 0.
-        ascending, self._token = log_q.softmax(-1).reshape(-1, self.V).sort(-1)
-        # A parallel prefix sum may dip by one rounding; searchsorted needs it not to.
-        self._height = ascending.cumsum(-1).cummax(-1).values
+        self._table = _alias.table(log_q.softmax(-1).reshape(-1, self.V))
 
     @property
     def device(self) -> torch.device:
         """Where the law lives, and so where its draws appear."""
-        return self._height.device
+        return self._table.device
 
     def sample(self, shape, *, generator: torch.Generator) -> Tensor:
         """Independent draws: int64 tokens of shape ``shape + log_q.shape[:-1]``.
 
         ``shape``: a size or a tuple of sizes. ``generator``: a ``torch.Generator``, on the
-        device of ``log_q`` or on the CPU; a CPU generator seeds one on the device, so CPU and
-        CUDA agree in law, not in bits. Working memory does not grow with ``shape``.
+        device of ``log_q`` or on the CPU. It gives a key, and the key and a counter give every
+        draw, so the same CPU generator draws the same tokens on every device. Working memory
+        does not grow with ``shape``.
 
         Raises ``InputError`` for a shape or a generator that cannot be used.
 
@@ -68,24 +73,48 @@ class Categorical:
         torch.Size([3, 2, 4])
         """
         shape = as_shape("shape", shape)
-        generator = on_device(generator, self.device)
-        rows, batch = math.prod(shape), self._height.shape[0]
+        stream = self.stream(generator)
+        rows, batch = math.prod(shape), self._table.shape[0]
         out = torch.empty(rows, batch, dtype=torch.int64, device=self.device)
-        if out.numel():
-            for part in out.split(max(1, CHUNK // batch)):
-                part.copy_(self._draw(part.shape[0], generator))
+        chunk = LARGE_CHUNK if _draw.usable(self.device, rows) else CHUNK
+        for law in range(batch):
+            for start in range(0, rows, chunk):
+                part = out[start : start + chunk, law]
+                part.copy_(self.draw(law * rows + start, part.shape[0], stream, law=law))
         return out.reshape(shape + self.batch_shape)
 
-    def _draw(self, rows: int, generator: torch.Generator) -> Tensor:
-        batch = self._height.shape[0]
-        uniform = torch.rand(
-            rows, batch, dtype=torch.float64, device=self.device, generator=generator
-        )
-        # uniform <= 1 - 2 ** -53, so the product rounds to less than the total: place < V.
-        level = uniform.T * self._height[:, -1:]  # (batch, rows), in [0, total)
-        # right=True: the first height strictly above, so height 0 is skipped even at level 0.
-        place = torch.searchsorted(self._height, level.contiguous(), right=True)
-        return self._token.gather(-1, place).T  # (rows, batch)
+    def stream(self, generator: torch.Generator) -> Tensor:
+        """The key (2,) of a new stream of draws, on the law's device; advances ``generator``."""
+        home = as_generator("generator", generator).device
+        if home.type not in ("cpu", self.device.type):
+            expected = f"a generator on the CPU or on {self.device}"
+            raise InputError("generator", expected, f"one on {home}")
+        return _alias.key(generator, self.device)
+
+    def entries(self, law: int = 0) -> Tensor:
+        """The alias table (K,) of one law: see :mod:`kllab._alias`."""
+        return self._table[law]
+
+    def draw(self, start: int, count: int, stream: Tensor, *, law: int = 0) -> Tensor:
+        """Draws number ``start`` to ``start + count`` of a stream: int64 tokens (count,).
+
+        ``law`` counts within a batch. Any split into calls gives the same draws.
+
+        >>> law = Categorical(torch.log_softmax(torch.zeros(10), -1))
+        >>> stream = law.stream(torch.Generator().manual_seed(0))
+        >>> law.draw(0, 8, stream)[5:].equal(law.draw(5, 3, stream))
+        True
+        """
+        draw = _draw if _draw.usable(self.device, count) else _draw.function
+        return draw(start, count, stream, self._table[law])
+
+
+def _drawn(start: int, count: int, stream: Tensor, table: Tensor) -> Tensor:
+    counter = torch.arange(start, start + count, device=table.device)
+    return _alias.tokens(_alias.words(counter, stream), table)
+
+
+_draw = Kernel(_drawn)
 
 
 def on_device(generator: torch.Generator, device) -> torch.Generator:

@@ -1,4 +1,5 @@
-"""The sampler against exact laws: chi-square and collision counts at fixed n and fixed seeds.
+"""The sampler against exact laws: its table to the last unit, its draws by chi-square and
+collision counts at fixed n and fixed seeds.
 
 A Monte Carlo test here passes on all of seeds 0-99 and rejects a twin, the sampler one would
 write instead, on at least 99 of them.
@@ -8,15 +9,19 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
-from kllab import sampling
+from kllab import _alias, _compile, sampling
 from kllab.checks import InputError
 from kllab.sampling import Categorical, on_device
 
 SEEDS = range(100)
 ALPHA = 1e-5
 HEAD = 20
+
+needs_compiler = pytest.mark.skipif(_compile.compiler() is None, reason="needs a C++ compiler")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -127,41 +132,143 @@ def test_reachability_rejects_24_bit_uniforms(collision_law):
     assert sum(not collision_law.accepts(twin(s)) for s in SEEDS) >= 99
 
 
-def test_law_is_exact_on_a_grid_of_uniforms(monkeypatch):
-    # Probabilities in units of 2 ** -20 against every midpoint of that grid: counts are exact.
-    units = torch.tensor([1, 0, 5, 2**18, 3, 0, 2**19, 7], dtype=torch.int64)
-    units = torch.cat([units, (2**20 - units.sum())[None]])
-    grid = (torch.arange(2**20, dtype=torch.float64) + 0.5) / 2**20
-    monkeypatch.setattr(sampling.torch, "rand", lambda *size, **_: grid.reshape(size))
-    tokens = Categorical((units / 2**20).double().log()).sample(2**20, generator=seeded())
-    assert tokens.bincount(minlength=len(units)).tolist() == units.tolist()
+def fixed_laws():
+    """Laws with and without ties, light, heavy and impossible tokens; in several sizes."""
+    zipf = torch.arange(1, 5001, dtype=torch.float64) ** -1.1
+    tail = torch.full((100_001,), 1e-17, dtype=torch.float64)
+    tail[0] = 1 - 1e-12
+    return {
+        "one token": torch.ones(1, dtype=torch.float64),
+        "certain": torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64),
+        "thirds": torch.full((3,), 1 / 3, dtype=torch.float64),
+        "full bins": torch.full((8,), 1 / 8, dtype=torch.float64),
+        "half and half": torch.tensor([0.5, 0.0, 0.25, 0.25], dtype=torch.float64),
+        "rare": torch.tensor([1e-300, 1e-12, 1e-6, 1 - 1e-6 - 1e-12], dtype=torch.float64),
+        "uniform, odd size": torch.full((128_257,), 1 / 128_257, dtype=torch.float64),
+        "zipf": zipf / zipf.sum(),
+        "faint tail": tail,
+    }
 
 
-@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53], ids=["least", "most"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_extreme_uniforms_never_give_an_impossible_token(monkeypatch, uniform, dtype):
+def check_table(q: torch.Tensor) -> None:
+    """The table gives each token the whole units that it should have, which are near q."""
+    units = _alias.units(q[None])[0]
+    entries = _alias.table(q[None])
+    given = _alias.implied(entries)[0]
+    assert int(units.sum()) == 2**62
+    assert torch.equal(given[: len(q)], units)
+    assert not given[len(q) :].any()
+    assert not units[q == 0].any()
+    off = (units.double() / 2**62 - q).abs()
+    assert off.max() <= 1e-15
+    assert (off <= 1e-12 * q)[q > 1e-3].all()
+
+
+@pytest.mark.parametrize("name", fixed_laws())
+def test_the_table_is_exact(name):
+    check_table(fixed_laws()[name])
+
+
+@given(st.lists(st.integers(0, 2**30), min_size=1, max_size=70), st.integers(1, 12))
+def test_the_table_is_exact_for_any_law(weights, power):
+    q = torch.tensor(weights, dtype=torch.float64) ** power
+    if q.sum() > 0:
+        check_table(q / q.sum())
+
+
+def test_tables_of_a_batch_are_those_of_its_laws():
+    q = torch.rand(7, 45, dtype=torch.float64, generator=seeded()).pow(9)
+    q /= q.sum(-1, keepdim=True)
+    assert torch.equal(_alias.table(q), torch.cat([_alias.table(row[None]) for row in q]))
+
+
+def test_every_word_goes_to_its_token():
+    # Probabilities in units of 2^-20, 16 bins: the middles of all 2^20 stretches of 2^42 words.
+    units = torch.tensor([1, 0, 5, 2**18, 3, 0, 2**19, 7, 0, 11], dtype=torch.int64)
+    units[8] = 2**20 - units.sum()
+    entries = _alias.table((units / 2**20).double()[None])[0]
+    place, bin_ = torch.arange(2**16)[:, None], torch.arange(16)
+    words = ((place << 42) + 2**41 << 4) | bin_
+    tokens = _alias.tokens(words, entries)
+    assert tokens.flatten().bincount(minlength=len(units)).tolist() == units.tolist()
+
+
+def test_the_first_and_last_words_never_give_an_impossible_token():
     weights = torch.rand(50, 1001, dtype=torch.float64, generator=seeded(1))
     weights[:, ::3] = 0  # impossible tokens first, last and in between
-    log_q = (weights / weights.sum(-1, keepdim=True)).log().to(dtype)
-    monkeypatch.setattr(
-        sampling.torch, "rand", lambda *size, **_: torch.full(size, uniform, dtype=torch.float64)
-    )
-    tokens = Categorical(log_q).sample((2,), generator=seeded())
-    assert (tokens % 3 != 0).all()
+    entries = _alias.table(weights / weights.sum(-1, keepdim=True))
+    every_bin = torch.arange(entries.shape[-1])
+    for words in (every_bin, 2**62 - 1 - every_bin):
+        for row in entries:
+            tokens = _alias.tokens(words, row)
+            assert (tokens % 3 != 0).all()
+            assert (tokens < 1001).all()
 
 
-@pytest.mark.parametrize(("share", "in_tail"), [(1 - 1e-9, True), (1 + 1e-9, False)])
-def test_the_tail_is_summed_before_the_head(monkeypatch, share, in_tail):
-    # A million tokens of 1e-17 each: added to a sum near 1 they would vanish or count double.
-    tail = torch.full((1_000_000,), 1e-17, dtype=torch.float64)
-    head = torch.tensor([0.5 - 1e-11, 0.5], dtype=torch.float64)
-    monkeypatch.setattr(
-        sampling.torch,
-        "rand",
-        lambda *size, **_: torch.full(size, 1e-11 * share, dtype=torch.float64),
-    )
-    token = Categorical(torch.cat([head, tail]).log()).sample((), generator=seeded())
-    assert (int(token) >= 2) is in_tail
+def test_words_are_splitmix64():
+    # The first outputs of the published generator from seed 0; a word is their upper 62 bits.
+    published = (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC)
+    stream = _alias.key(seeded(), "cpu")
+    stream[:2] = 0
+    words = _alias.words(torch.arange(1, 5), stream)
+    assert words.tolist() == [output >> 2 for output in published]
+
+
+def lag_z_scores(values: torch.Tensor, lags: int) -> torch.Tensor:
+    """Autocorrelation at lags 1 to ``lags`` over its standard error, 1/√n."""
+    v = (values - values.mean()) / values.std(correction=0)
+    n = len(v)
+    products = [(v[lag:] * v[:-lag]).sum() / math.sqrt(n - lag) for lag in range(1, lags + 1)]
+    return torch.stack(products)
+
+
+def lag_law() -> tuple[Categorical, torch.Tensor]:
+    log_q = torch.log_softmax(-1.1 * torch.arange(1.0, 1001.0, dtype=torch.float64).log(), -1)
+    return Categorical(log_q), torch.randn(1000, dtype=torch.float64, generator=seeded(7))
+
+
+def test_replicate_means_are_uncorrelated():
+    law, value = lag_law()
+    for seed in range(20):
+        tokens = law.sample((4096, 64), generator=seeded(seed))
+        assert lag_z_scores(value[tokens].mean(-1), 64).abs().max() < 4.5
+
+
+def test_overlapping_streams_are_seen():
+    # The twin: each replicate's stream starts one step after its neighbour's.
+    law, value = lag_law()
+    for seed in range(20):
+        line = value[law.sample(4096 + 63, generator=seeded(seed))]
+        z = lag_z_scores(line.unfold(0, 64, 1).mean(-1), 64)
+        assert z[0] / math.sqrt(4095) > 0.95
+        assert z.abs().max() > 4.5
+
+
+def test_draws_do_not_depend_on_how_they_are_split():
+    law = Categorical(torch.log_softmax(torch.randn(50, generator=seeded()), -1))
+    stream = law.stream(seeded(1))
+    whole = law.draw(3, 1000, stream)
+    parts = [law.draw(3 + start, 125, stream) for start in range(0, 1000, 125)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert not torch.equal(law.draw(3, 1000, law.stream(seeded(2))), whole)
+
+
+def test_streams_of_neighbouring_seeds_have_nothing_in_common():
+    seen = [_alias.words(torch.arange(1000), _alias.key(seeded(s), "cpu")) for s in range(50)]
+    assert len(torch.cat(seen).unique()) == 50_000
+    ones = torch.stack([(words >> bit) & 1 for words in seen for bit in range(62)])
+    assert abs(float(ones.double().mean()) - 0.5) < 5 / (2 * math.sqrt(ones.numel()))
+
+
+@needs_compiler
+def test_compiled_draws_are_the_same(monkeypatch):
+    law = Categorical(torch.log_softmax(torch.randn(3, 5000, generator=seeded()), -1))
+    plain = law.sample((1, 10_007), generator=seeded(3))
+    monkeypatch.setattr(_compile, "WORTH", 1)
+    monkeypatch.delenv("KLLAB_COMPILE", raising=False)
+    assert torch.equal(law.sample((1, 10_007), generator=seeded(3)), plain)
+    assert sampling._draw.error is None
+    assert sampling._draw.seconds is not None
 
 
 def test_impossible_tokens_are_never_drawn():
@@ -219,11 +326,9 @@ def test_chunks_change_nothing_and_bound_the_memory(monkeypatch):
     law = Categorical(log_q)
     whole = law.sample((7, 11), generator=seeded(5))
     monkeypatch.setattr(sampling, "CHUNK", 10)
-    asked, rand = [], torch.rand
+    asked, draw = [], Categorical.draw
     monkeypatch.setattr(
-        sampling.torch,
-        "rand",
-        lambda *size, **kw: asked.append(math.prod(size)) or rand(*size, **kw),
+        Categorical, "draw", lambda self, *a, **kw: asked.append(a[1]) or draw(self, *a, **kw)
     )
     assert torch.equal(law.sample((7, 11), generator=seeded(5)), whole)
     assert max(asked) <= 10
@@ -300,6 +405,11 @@ def test_cuda_agrees_in_law(tail_law):
         assert tokens.is_cuda
         assert tail_law.accepts(tokens.cpu())
     at_home = torch.Generator("cuda").manual_seed(0)
+    small = torch.log_softmax(torch.randn(1000, dtype=torch.float64, generator=seeded()), -1)
+    on_cpu, on_gpu = (
+        Categorical(x).sample(5000, generator=seeded(1)) for x in (small, small.cuda())
+    )
+    assert torch.equal(on_gpu.cpu(), on_cpu)
     assert on_device(at_home, law.device) is at_home
     assert tail_law.accepts(law.sample((tail_law.draws,), generator=at_home).cpu())
     generator = seeded()

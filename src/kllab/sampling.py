@@ -16,11 +16,11 @@ from kllab import _alias
 from kllab._compile import Kernel
 from kllab.checks import InputError, as_generator, as_log_probs, as_shape
 
-CHUNK = 1 << 17
-"""Most draws in progress at once: 1 MiB for each of a few buffers, which a cache can hold."""
+CHUNK = 1 << 14
+"""Most draws in progress at once: a few buffers of 128 KiB, which stay in a core's own cache."""
 
-LARGE_CHUNK = 1 << 24
-"""The same where a compiled loop holds none but the tokens themselves."""
+LARGE_CHUNK = 1 << 22
+"""The same on a GPU, and in a compiled loop, which holds nothing but what it returns."""
 
 
 class Categorical:
@@ -76,7 +76,7 @@ class Categorical:
         stream = self.stream(generator)
         rows, batch = math.prod(shape), self._table.shape[0]
         out = torch.empty(rows, batch, dtype=torch.int64, device=self.device)
-        chunk = LARGE_CHUNK if _draw.usable(self.device, rows) else CHUNK
+        chunk = chunk_for(_draw, self.device, rows)
         for law in range(batch):
             for start in range(0, rows, chunk):
                 part = out[start : start + chunk, law]
@@ -115,6 +115,12 @@ def _drawn(start: int, count: int, stream: Tensor, table: Tensor) -> Tensor:
 
 
 _draw = Kernel(_drawn)
+
+
+def chunk_for(kernel: Kernel, device: torch.device, draws: int) -> int:
+    """How many of so many draws to make at once."""
+    large = device.type != "cpu" or kernel.usable(device, draws)
+    return LARGE_CHUNK if large else CHUNK
 
 
 def on_device(generator: torch.Generator, device) -> torch.Generator:

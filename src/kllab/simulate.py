@@ -28,7 +28,7 @@ from kllab.checks import InputError, as_count, as_generator, as_number
 from kllab.divergences import Divergence, get
 from kllab.estimators import Estimator
 from kllab.pairs import CategoricalPair
-from kllab.sampling import CHUNK, LARGE_CHUNK, on_device
+from kllab.sampling import chunk_for, on_device
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 KEPT = 2**20
@@ -321,8 +321,7 @@ def _by_table(pair, estimators, n, replicates, generator, chunk) -> Iterator[Blo
     """Categorical pairs: every estimator is a table over tokens, or a polynomial in log r."""
     law = pair.sampler
     stream = law.stream(generator)
-    fast = _sums.usable(law.device, n * replicates)
-    chunk = chunk or (LARGE_CHUNK if fast else CHUNK)
+    chunk = chunk or chunk_for(_sums, law.device, n * replicates)
     order, arguments = _tables(pair, estimators)
     entries = law.entries()
 

@@ -92,7 +92,7 @@ class Categorical:
         return _alias.key(generator, self.device)
 
     def entries(self, law: int = 0) -> Tensor:
-        """The alias table (K,) of one law: see :mod:`kllab._alias`."""
+        """The alias table (K,) of one law: see ``kllab._alias``."""
         return self._table[law]
 
     def draw(self, start: int, count: int, stream: Tensor, *, law: int = 0) -> Tensor:
@@ -117,7 +117,7 @@ def _drawn(start: int, count: int, stream: Tensor, table: Tensor) -> Tensor:
 _draw = Kernel(_drawn)
 
 
-def chunk_for(kernel: Kernel, device: torch.device, draws: int) -> int:
+def chunk_for(kernel, device: torch.device, draws: int) -> int:
     """How many of so many draws to make at once."""
     large = device.type != "cpu" or kernel.usable(device, draws)
     return LARGE_CHUNK if large else CHUNK

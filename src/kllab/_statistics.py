@@ -1,9 +1,13 @@
 r"""Every divergence, and the moments of k1, k2, k3, of rows of logits in one streamed pass.
 
 Two kernels give the same twelve numbers a row.  The exact one works in float64, a tile of a row at
-a time, and knows every limit.  The fast one is one compiled loop in the logits' own float32, for
-rows without −inf whose log-ratios stay within ±60 nats; differences of logits are rounded once, and
-sums of sums are float64.  There x ** 2, not x * x: inductor expands whatever is used twice.
+a time, and knows every limit.  The fast one works in float32, compiled to one loop where that can
+be, for long rows without −inf whose log-ratios stay within ±60 nats; there differences of logits
+are rounded once, and sums of sums are float64.
+
+Of equal operations the code has those that are fast: exp2, x ** 0.5 and log2, since torch hands
+exp, sqrt and log to a library that starts threads for the smallest tile; and x ** 2 for x * x,
+since inductor expands whatever is used twice.
 
 Both write q and p as B and B e^{−t}, with B the larger of the two and t = |log r|, so that nothing
 overflows, and both sum what each token costs (its gap above the tangent), so that nothing cancels
@@ -22,11 +26,13 @@ from kllab._compile import Kernel
 from kllab.checks import InputError
 
 TILE = 2**14
-"""Elements of one float64 tile: some 3 MB of temporaries."""
+"""Elements of a tile of what is not compiled: some 3 MB of temporaries."""
 
 ROWS = 8
 """Rows that the fast kernel reads together: few enough for a cache, many enough for threads."""
 
+_LOG2E = math.log2(math.e)
+_EXACT_TILE = 2**13
 _LINE = 1024  # float32 sums run over so many; their sums are float64
 _TAME = 60.0  # beyond this |log r| float32 has no e^{|log r|} to spare
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -107,11 +113,13 @@ def statistics(logits_q: Tensor, logits_p: Tensor) -> Statistics:
     left = torch.arange(a.shape[0])
     if _fast_applies(a):
         left = _fast(a, b, out)
-    step = 1 if a.device.type == "cpu" else max(1, 2**22 // v)
-    for rows in left.split(step) if len(left) else ():
-        rows = rows.to(a.device)
-        out[:, rows] = _exact(a[rows], b[rows])
-    kl, kl_pq, chi2_pq, chi2_qp, hellinger2, js, tv, k2, k3, *variances = out.view(-1, *shape)
+    if a.device.type == "cpu":
+        for row in left.tolist():
+            out[:, row : row + 1] = _exact(a[row : row + 1], b[row : row + 1])
+    else:
+        for rows in left.to(a.device).split(max(1, 2**22 // v)) if len(left) else ():
+            out[:, rows] = _exact(a[rows], b[rows])
+    kl, kl_pq, chi2_pq, chi2_qp, hellinger2, js, tv, k2, k3, *variances = out.view(_COLUMNS, *shape)
     return Statistics(
         kl, kl_pq, chi2_pq, chi2_qp, hellinger2, js, kl + kl_pq, tv,
         *(Moments(*pair) for pair in zip((kl, k2, k3), variances, strict=True)),
@@ -143,7 +151,7 @@ def _exact(a: Tensor, b: Tensor) -> Tensor:
     """(12, rows) from logits (rows, V)."""
     a, b = _settled("logits_q", a), _settled("logits_p", b)
     norm_a, norm_b = _log_sum(a), _log_sum(b)
-    width = max(1, TILE // a.shape[0]) if a.device.type == "cpu" else a.shape[1]
+    width = max(1, _EXACT_TILE // a.shape[0]) if a.device.type == "cpu" else a.shape[1]
 
     def tiles():
         for x, y in zip(a.split(width, -1), b.split(width, -1), strict=True):
@@ -172,14 +180,16 @@ def _settled(argument: str, x: Tensor) -> Tensor:
 def _log_sum(x: Tensor) -> Tensor:
     """logsumexp in float64, (rows, 1)."""
     top = x.amax(-1, keepdim=True).double()
-    width = max(1, TILE // x.shape[0]) if x.device.type == "cpu" else x.shape[1]
-    total = sum(torch.exp(t.double() - top).sum(-1, keepdim=True) for t in x.split(width, -1))
+    width = max(1, _EXACT_TILE // x.shape[0]) if x.device.type == "cpu" else x.shape[1]
+    total = sum(
+        torch.exp2((t.double() - top) * _LOG2E).sum(-1, keepdim=True) for t in x.split(width, -1)
+    )
     return top + torch.log(total)
 
 
 def _sides(log_q: Tensor, log_p: Tensor):
     """B, t = |log r| (0 where nothing has mass), where p > q, and where q has mass."""
-    larger = torch.exp(torch.maximum(log_q, log_p))
+    larger = torch.exp2(torch.maximum(log_q, log_p) * _LOG2E)
     log_r = torch.where(larger > 0, log_p - log_q, 0.0)
     return larger, log_r.abs(), log_r > 0, log_q > -math.inf
 
@@ -187,14 +197,14 @@ def _sides(log_q: Tensor, log_p: Tensor):
 def _costs(log_q: Tensor, log_p: Tensor) -> Tensor:
     """(9, rows): the divergences without jeffreys, and the means of k2 and k3."""
     larger, t, up, can = _sides(log_q, log_p)
-    e, u = torch.exp(-t), torch.expm1(-t)
+    e, u = torch.exp2(t * -_LOG2E), torch.expm1(-t)
     et = torch.where(e > 0, e * t, 0.0)
     shared = t + u  # k3 of the larger to the smaller
     other = -u - et  # and of the smaller to the larger
     one, two = larger * shared, larger * other
     square = larger * u * u
     over = torch.where(square > 0, square / e, 0.0)
-    root = u / (1 + torch.sqrt(e))
+    root = u / (1 + e**0.5)
     js = -(et + (1 + e) * torch.log1p(u / 2)) / 2
     k3 = torch.where(up, two, one)
     q = larger * torch.where(up, e, 1.0)
@@ -215,7 +225,7 @@ def _costs(log_q: Tensor, log_p: Tensor) -> Tensor:
 def _spread(log_q: Tensor, log_p: Tensor, mean: Tensor) -> Tensor:
     """(3, rows): the variances of k1, k2, k3 around their means (3, rows, 1), where finite."""
     larger, t, up, can = _sides(log_q, log_p)
-    e, u = torch.exp(-t), torch.expm1(-t)
+    e, u = torch.exp2(t * -_LOG2E), torch.expm1(-t)
     q = larger * torch.where(up, e, 1.0)
     k1 = torch.where(up, -t, t)
     # Above q, k3 = e^t − 1 − t may overflow where q k3² does not.
@@ -234,32 +244,50 @@ def _spread(log_q: Tensor, log_p: Tensor, mean: Tensor) -> Tensor:
 
 
 def _fast_applies(a: Tensor) -> bool:
-    wide = a.shape[0] >= 2 and a.shape[1] >= 4 * _LINE
-    return a.dtype != torch.float64 and wide and _second.usable(a.device, a.numel())
+    return a.dtype != torch.float64 and a.shape[0] > 0 and a.shape[1] >= 4 * _LINE
 
 
 def _fast(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """Fill ``out`` (12, B), and return the rows that need the exact kernel."""
     count, v = a.shape
-    rows = min(count, ROWS if a.device.type == "cpu" else count)
+    compiled = count > 1 and _second.usable(a.device, a.numel())
+    rows = 1 if not compiled else min(count, ROWS) if a.device.type == "cpu" else count
     whole = v // _LINE * _LINE
-    # What is left of each row, filled up with tokens of no probability in float32.
-    rest = torch.full((2, rows, 2, _LINE // 2), -1e4, dtype=a.dtype, device=a.device)
+    rest = torch.empty(2, rows, 2, _LINE // 2, dtype=a.dtype, device=a.device)
     far = torch.empty(count, device=a.device)
     for start in range(0, count, rows):
-        block = slice(max(0, min(start, count - rows)), None)  # the last one overlaps, if it must
-        block = slice(block.start, block.start + rows)
+        start = min(start, count - rows)  # the last block overlaps, if it must
+        block = slice(start, start + rows)
         pieces = [x[block, :whole].unflatten(-1, (-1, _LINE)) for x in (a, b)]
-        for x, end in zip((a, b), rest, strict=True):
-            end.view(rows, _LINE)[:, : v - whole] = x[block, whole:]
         top = torch.stack([x[block].amax(-1) for x in (a, b)]).float()
-        first = [_first(*p, *top) for p in (pieces, rest)]
-        far[block] = torch.maximum(*(f[-1].amax(-1) for f in first))
-        sums = sum(torch.stack(f[:-1]).double().sum(-1) for f in first)
-        row = _row_constants(*sums)
-        second = [_second(*p, *top, *row.float()) for p in (pieces, rest)]
-        out[:, block] = _finished(sum(torch.stack(s).double().sum(-1) for s in second), row)
+        # What is left of each row, filled up with tokens of no probability in float32.
+        for x, end, high in zip((a, b), rest, top, strict=True):
+            end.copy_((high - 200.0)[:, None, None])
+            end.view(rows, _LINE)[:, : v - whole] = x[block, whole:]
+        lines = (pieces, rest)
+        first = [part for piece in lines for part in _parts(_first, compiled, piece, *top)]
+        far[block] = torch.stack([part[-1].amax(-1) for part in first]).amax(0)
+        row = _row_constants(*_summed(part[:-1] for part in first))
+        second = (_parts(_second, compiled, piece, *top, *row.float()) for piece in lines)
+        out[:, block] = _finished(_summed(part for parts in second for part in parts), row)
     return torch.nonzero(~(far < _TAME)).flatten().cpu()
+
+
+def _parts(kernel: Kernel, compiled: bool, lines, *per_row):
+    """What a kernel gives for lines (rows, lines, width) of q and p: at once, or some at a time."""
+    if compiled:
+        yield kernel(*lines, *per_row)
+        return
+    rows, _, width = lines[0].shape
+    budget = TILE if lines[0].device.type == "cpu" else 2**22
+    step = max(1, budget // (rows * width))
+    for a, b in zip(*(x.split(step, 1) for x in lines), strict=True):
+        yield kernel.function(a, b, *per_row)
+
+
+def _summed(parts) -> Tensor:
+    """(sums, rows) float64 from tuples of (rows, lines)."""
+    return sum(torch.stack(part).double().sum(-1) for part in parts)
 
 
 def _row_constants(sum_a, sum_b, difference, first, second) -> Tensor:
@@ -288,9 +316,6 @@ def _log_ratio(a: Tensor, b: Tensor, top_a: Tensor, top_b: Tensor):
     return a - top_a, b - top_b, (difference - high) + (lost - low)
 
 
-_LOG2E = math.log2(math.e)
-
-
 def _excess(x: Tensor) -> Tensor:
     """e^x − 1 − x for |x| < 1/4, to float32."""
     return x**2 * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040)))))
@@ -299,7 +324,6 @@ def _excess(x: Tensor) -> Tensor:
 def _first_pass(a: Tensor, b: Tensor, top_a: Tensor, top_b: Tensor):
     """Sums over lines (rows, lines) of e^a, e^b, e^b − e^a, e^a x, e^a x², and the largest |x|."""
     low_a, low_b, x = _log_ratio(a, b, top_a, top_b)
-    # exp2, because inductor would store the values of an exp that is used twice.
     e_a, e_b = torch.exp2(low_a * _LOG2E), torch.exp2(low_b * _LOG2E)
     difference = torch.where(x.abs() < 0.25, e_a * (x + _excess(x)), e_b - e_a)
     weighted = e_a * x
@@ -330,13 +354,13 @@ def _second_pass(a, b, top_a, top_b, shift, mean, centre, variance, log_a, log_b
     square = larger * u**2
     inverse = 1 / e
     over = square * inverse
-    root = torch.sqrt(e)
+    root = e**0.5
     half = 0.5 + 0.5 * e
     t2 = t**2
     js = torch.where(
         near,
         root * t2 * (1 / 8 + t2**2 / 9216),
-        -0.5 * e * t - half * torch.log(half),
+        -0.5 * e * t - half * (torch.log2(half) / _LOG2E),
     )
     g = u / (1 + root)
     q = torch.where(down, larger, larger * e)

@@ -368,7 +368,7 @@ def vocabularies():
 @pytest.mark.parametrize("name", ["words", "zipf", "zipf heavy", "lm", "bf16", "top_p"])
 @pytest.mark.parametrize("n", [2, 64, 4096])
 def test_vocabularies_within_brackets(vocabularies, name, n):
-    """Brackets from lattices four to eight times finer, rounded down and up."""
+    """Brackets from values rounded down, and up, to a lattice of their own."""
     pair = vocabularies[name]
     for estimator in (K1, K3):
         values, masses = atoms(estimator, pair)
@@ -382,6 +382,7 @@ def test_vocabularies_within_brackets(vocabularies, name, n):
         assert (cdf >= lower - law.error).all()
         assert (cdf <= upper + law.error).all()
         assert law.error < {2: 0.3, 64: 0.06, 4096: 0.2}[n]
+        assert (name, n) != ("lm", 64) or law.error < 1e-4  # what the speed is counted at
 
 
 def test_the_brackets_can_fail(vocabularies):
@@ -491,7 +492,7 @@ def test_normal_masses_keep_their_digits():
 def test_cells_of_a_normal_cover_what_happens_in_them(monkeypatch):
     """Each cell's width is the range of the clipped value in it, about h/4 at most, and not 0."""
     seen = []
-    monkeypatch.setattr(_lattice, "_convolve", lambda cells_at, n: seen.append(cells_at))
+    monkeypatch.setattr(_lattice, "_convolve", lambda cells_at, n, size: seen.append(cells_at))
     _lattice.of_normal(lambda x: np.exp(x), 3)
     low, high, h = 0.01, 20.0, 1e-3
     cells = seen[0](low, high, h)
@@ -560,10 +561,10 @@ def test_spread_bins_raise_the_moment_generating_function():
     assert inside.all()
     for n in (1, 50):
         for cut in (1e-9, 1e-4):
-            window = _lattice._window(summary, n, cut)
+            window = _lattice._window(summary, n, cut, 2**18)
             assert window.low <= values[0] + 1e-9
             total = n * values.mean()
-            assert window.start < total < window.start + _lattice.LATTICE * window.spacing
+            assert window.start < total < window.start + 2**18 * window.spacing
             lost = n * (values > window.high * (1 + 1e-9)).mean()
             assert window.outside >= lost + 2 * cut - 1e-18
             assert window.outside <= 4 * cut + 2 * cut

@@ -15,7 +15,9 @@ from scipy import fft, special
 
 from kllab.checks import InputError
 
-LATTICE = 2**18
+ATOMS, CELLS = 2**20, 2**18
+"""Lattice points for a law of atoms, and for a continuous one, which is cut to fit them."""
+
 _ENUMERATE_UP_TO = 50_000  # multisets of a small support
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -49,7 +51,7 @@ def of_atoms(values: np.ndarray, masses: np.ndarray, n: int) -> Law:
         return Law(values, masses / masses.sum(), len(values) * _EPS)
     if math.comb(n + len(values) - 1, n) <= _ENUMERATE_UP_TO:
         return _enumerate(values, masses, n)
-    return _convolve(lambda low, high, h: _Cells(values, masses, np.zeros(len(values))), n)
+    return _convolve(lambda low, high, h: _Cells(values, masses, np.zeros(len(values))), n, ATOMS)
 
 
 def of_normal(at: Callable[[np.ndarray], np.ndarray], n: int) -> Law:
@@ -72,7 +74,7 @@ def of_normal(at: Callable[[np.ndarray], np.ndarray], n: int) -> Law:
         means = (corners[0] + 4 * corners[1] + corners[2]) / 6
         return _Cells(means, masses / masses.sum(), np.ptp(corners, axis=0))
 
-    return _convolve(cells, n)
+    return _convolve(cells, n, CELLS)
 
 
 _X_END = 9.0  # 2 Φ(−9) is 2e−19: less than one ulp of the total
@@ -128,22 +130,23 @@ def _enumerate(values: np.ndarray, masses: np.ndarray, n: int) -> Law:
 
 
 class _Window(NamedTuple):
-    """Clip single values to [low, high]; cover sums in [start, start + LATTICE · spacing)."""
+    """Clip single values to [low, high]; cover sums in [start, start + size · spacing)."""
 
     low: float
     high: float
     start: float
     spacing: float
+    size: int
     outside: float  # bound on the probability that clipping or leaving the window matters
     cost: float  # what the CDF is expected to be off by
 
 
-def _convolve(cells_at: Callable[[float, float, float], _Cells], n: int) -> Law:
+def _convolve(cells_at: Callable[[float, float, float], _Cells], n: int, size: int) -> Law:
     """n-fold convolution, on the window that promises the smallest error."""
     summary = _summarise(cells_at(-math.inf, math.inf, math.inf))
     if summary.sd == 0:
         return Law(np.array([summary.mean]), np.array([1.0]), 0.0)
-    window = min((_window(summary, n, cut) for cut in _CUTS), key=lambda w: w.cost)
+    window = min((_window(summary, n, cut, size) for cut in _CUTS), key=lambda w: w.cost)
     return _power(cells_at(window.low, window.high, window.spacing), window, n)
 
 
@@ -177,7 +180,7 @@ def _summarise(cells: _Cells) -> _Summary:
     return _Summary(edges, masses, np.clip(means, edges[:-1], edges[1:]), mean, sd)
 
 
-def _window(summary: _Summary, n: int, cut: float) -> _Window:
+def _window(summary: _Summary, n: int, cut: float, size: int) -> _Window:
     edges, masses = summary.edges, summary.masses
     # Whole bins are clipped, as long as the chance that any of n values is there stays below cut.
     below = np.concatenate([[0.0], np.cumsum(masses)])
@@ -198,12 +201,12 @@ def _window(summary: _Summary, n: int, cut: float) -> _Window:
     up = min(_chernoff(points - mean, weights, sd, n, cut), n * (high - mean))
     down = min(_chernoff(mean - points, weights, sd, n, cut), n * (mean - low))
 
-    spacing = (up + down) * (1 + 16 / LATTICE) / LATTICE
+    spacing = (up + down) * (1 + 16 / size) / size
     outside = n * float(below[first] + above[last]) + 2 * cut
     blur = spacing * min(n / 2, 1.5 * math.sqrt(n) + 3)
     density = 1 / (math.sqrt(2 * math.pi * n) * sd)
     start = n * mean - down - 8 * spacing
-    return _Window(low, high, start, spacing, outside, outside + blur * density)
+    return _Window(low, high, start, spacing, size, outside, outside + blur * density)
 
 
 def _chernoff(points: np.ndarray, weights: np.ndarray, sd: float, n: int, cut: float) -> float:
@@ -215,24 +218,24 @@ def _chernoff(points: np.ndarray, weights: np.ndarray, sd: float, n: int, cut: f
 
 
 def _power(cells: _Cells, window: _Window, n: int) -> Law:
-    h = window.spacing
+    h, size = window.spacing, window.size
     values = np.clip(cells.means, window.low, window.high)
     index = np.rint((values - window.low) / h).astype(np.int64)
     rounding = values - (window.low + index * h)
-    single = np.bincount(index % LATTICE, cells.masses, LATTICE)
-    pmf = fft.irfft(fft.rfft(single) ** n, LATTICE)
+    single = np.bincount(index % size, cells.masses, size)
+    pmf = fft.irfft(fft.rfft(single) ** n, size)
     # The mean of the rounding is known and taken out, also of where the window lies: rounded sums
     # are n·drift away from the true ones.  What remains is centred noise.
     drift = float(cells.masses @ rounding)
     first = math.ceil((window.start - n * (window.low + drift)) / h)
-    pmf = np.roll(pmf, -(first % LATTICE)).clip(min=0.0)
+    pmf = np.roll(pmf, -(first % size)).clip(min=0.0)
     pmf /= pmf.sum()
 
-    sums = n * window.low + (first + np.arange(LATTICE)) * h + n * drift
+    sums = n * window.low + (first + np.arange(size)) * h + n * drift
     noise = float(cells.masses @ ((rounding - drift) ** 2 + (cells.widths / 2) ** 2))
     largest = float(np.max(np.abs(rounding - drift) + cells.widths))
     moved = _moved(pmf, h, n, noise, largest)
-    floating_point = n * _EPS * math.sqrt(LATTICE) + LATTICE * _EPS
+    floating_point = n * _EPS * math.sqrt(size) + size * _EPS
     inside = np.flatnonzero(pmf)
     keep = slice(inside[0], inside[-1] + 1)
     return Law(sums[keep] / n, pmf[keep], min(1.0, window.outside + moved + floating_point))

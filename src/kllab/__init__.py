@@ -5,6 +5,7 @@ All results are in nats.
 """
 
 from kllab import (
+    auditor,
     checks,
     divergences,
     estimators,
@@ -17,6 +18,7 @@ from kllab import (
     sequences,
     training,
 )
+from kllab.auditor import AuditReport, audit
 from kllab.checks import InputError
 from kllab.divergences import DIVERGENCES, Divergence
 from kllab.estimators import K1, K2, K3, Estimator
@@ -27,9 +29,12 @@ __all__ = [
     "K1",
     "K2",
     "K3",
+    "AuditReport",
     "Divergence",
     "Estimator",
     "InputError",
+    "audit",
+    "auditor",
     "checks",
     "divergences",
     "estimators",

@@ -243,12 +243,13 @@ NARROWEST = 2.0
 _STEP = 2.0**-12
 
 
-def grid() -> Tensor:
-    """(N,) ascending multiples of 2⁻¹² to one beyond ±3, without 0: exact in float32, also halved.
+def grid(step: float = _STEP) -> Tensor:
+    """(N,) ascending multiples of ``step`` to one beyond ±3, without 0: exact in float32 for a
+    power of 2, also halved.
 
     The one beyond tells a clamp just inside ±3 from none.
     """
-    side = torch.arange(1, round(REACH / _STEP) + 2, dtype=torch.float64) * _STEP
+    side = torch.arange(1, round(REACH / step) + 2, dtype=torch.float64) * step
     return torch.cat([-side.flip(0), side])
 
 
@@ -259,8 +260,9 @@ def unclamped(l: Tensor, parts: Mapping[str, Tensor]) -> tuple[Tensor, float, fl
     exactly 0, or a value that does not change by one bit, from somewhere on to the end of the
     grid.  A flat stretch that reaches 0 is the function itself, as in |l| or max(l, 0), and two
     flat values side by side are a step.  What is not finite is left out too.  Ends are good to
-    2⁻¹².
+    the grid's spacing.
     """
+    spacing = float(l[1] - l[0])
     keep = l.abs() <= REACH
     low, high = -REACH, REACH
     for kind, part in parts.items():
@@ -275,7 +277,7 @@ def unclamped(l: Tensor, parts: Mapping[str, Tensor]) -> tuple[Tensor, float, fl
         inside = l[~outside]
         if len(inside) and outside.any():
             # At a clamp's bound the value is flat already, the slope is not yet 0.
-            more = _STEP if kind == "value" else 0.0
+            more = spacing if kind == "value" else 0.0
             low, high = max(low, float(inside[0]) - more), min(high, float(inside[-1]) + more)
         keep &= ~outside
     return keep, low, high

@@ -1,0 +1,264 @@
+"""One function seen as a function of log r: which divergences its value and gradient are.
+
+Convention: q is sampled, p is the other one, log r = log p − log q, nats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kllab import _fit, _scan
+from kllab._probe import Probe, Refused
+from kllab.divergences import DIVERGENCES, Divergence, get
+
+LAWS = ("logprob", "ref_logprob", "old_logprob")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The value, or the gradient, of an audited function.
+
+    ``verdict``: "fits" (``terms`` says what: {divergence: coefficient}), "zero", "unknown" or
+    "not_asked".  ``region``: the interval of log r that was fitted.  ``residual``: relative, root
+    mean square.  ``free``: the parts that change no mean ("r - 1", "r" or "constant"), and the
+    "constant" of a value, which does.  ``clamps``: (low, high), where it is cut, ∓inf if nowhere.
+    ``q``, ``p``: the roles that the names in ``terms`` speak of.  ``why``: why it is unknown.
+    """
+
+    verdict: str
+    terms: dict[str, float] = field(default_factory=dict)
+    region: tuple[float, float] = (math.nan, math.nan)
+    residual: float = math.nan
+    free: dict[str, float] = field(default_factory=dict)
+    clamps: tuple[float, float] = (-math.inf, math.inf)
+    q: str = ""
+    p: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Roles of q and p; ``weighted``: samples are from ``old_logprob``, and w makes them q's."""
+
+    q: str
+    p: str
+    weighted: bool = False
+
+    def at(self, log_q: Tensor, log_p: Tensor, shift: float = 0.0) -> dict[str, Tensor]:
+        """All three log-probabilities; the third is ``shift`` below logprob, or the middle."""
+        given = {self.q: log_q, self.p: log_p}
+        third = next(role for role in LAWS if role not in given)
+        base = given["logprob"] if third == "old_logprob" else (log_q + log_p) / 2
+        return given | {third: base - shift}
+
+
+def frames(samples: str, roles: Sequence[str]) -> list[Frame]:
+    """What a function with these roles may be a function of, the simplest first."""
+    if samples == "logprob":
+        return [Frame("logprob", "ref_logprob" if "ref_logprob" in roles else "old_logprob")]
+    found = [Frame(samples, "logprob")]
+    if samples == "old_logprob" and "ref_logprob" in roles:
+        found += [Frame("old_logprob", "ref_logprob"), Frame("logprob", "ref_logprob", True)]
+    return found
+
+
+# --- what a divergence looks like ---------------------------------------------------------------
+
+
+def column(d: str | Divergence, kind: str, frame: Frame, l: Tensor) -> Tensor:
+    """D_f's value, or the weight that its gradient puts on the score of ``logprob``, at log r."""
+    if kind == "value":
+        return get(d).gap(l)
+    if frame.q == "logprob":
+        return -_fit.slope_and_integral(d)[0](l)
+    return get(d).r_df(l)
+
+
+def free_columns(kind: str, frame: Frame, l: Tensor) -> dict[str, Tensor]:
+    """What may be added: it changes no mean, but for the constant of a value."""
+    one = torch.ones_like(l)
+    if kind == "value":
+        return {"r - 1": torch.expm1(l), "constant": one}
+    return {"constant": one} if frame.q == "logprob" else {"r": torch.exp(l)}
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+_ANCHORS = (-4.0, -7.0)  # the mean of both log-probabilities
+_SHIFTS = (0.375, -0.5)  # exact in float32, as all points are
+_SOME = torch.tensor([-2, -1.25, -0.75, -0.25, 0.25, 0.5, 1, 1.75, 2.25], dtype=torch.float64)
+_POINTS = 4096
+NOWHERE = (-math.inf, math.inf)
+NO_DIFFERENCE = "the difference of the two log-probabilities"
+_COARSE = 2.0**-5  # spacing of the grid where each token costs a call
+
+
+@dataclass(frozen=True)
+class Points:
+    """Where a part was fitted, and what it was there; both (N,)."""
+
+    l: Tensor
+    y: Tensor
+    precision: torch.dtype
+
+
+class Look:
+    """A probed function in one usage."""
+
+    def __init__(self, probe: Probe, usage: str, candidates: list[Frame]):
+        self.probe, self.usage, self.candidates = probe, usage, candidates
+        self.found: dict[str, Frame] = {}
+        self.points: dict[str, Points] = {}
+        self.precisions: dict[str, torch.dtype] = {}
+        self._grids: dict[Frame, tuple[Tensor, Tensor, Tensor]] = {}
+        self._clamps: dict[Frame, dict[str, tuple[float, float]]] = {}
+
+    def measure(self, frame: Frame, log_q: Tensor, log_p: Tensor, *, shift=0.0, dtype=None):
+        """(value, derivative by logprob), less the weight: (N,) float64 each."""
+        at = frame.at(log_q, log_p, shift)
+        if dtype is not None:
+            at = {role: t.to(dtype) for role, t in at.items()}
+        v, c = self.probe.tokens(at)
+        back = math.exp(-shift) if frame.weighted else 1.0
+        return v * back, c * back
+
+    def near(self, frame: Frame, l: Tensor, *, anchor: float = _ANCHORS[0], shift: float = 0.0):
+        """The same at log r = l, between two log-probabilities around ``anchor``."""
+        return self.measure(frame, anchor - l / 2, anchor + l / 2, shift=shift)
+
+    def far(self, l: Tensor, dtype: torch.dtype = torch.float64):
+        """The same, the larger log-probability being −1, so that both stay negative."""
+        low, high = (-1 - part.clamp(min=0) for part in (l, -l))
+        frame = next(iter(self.found.values()), self.candidates[0])
+        return self.measure(frame, low, high, dtype=dtype)
+
+    def target(self, kind: str, measured: tuple[Tensor, Tensor]) -> Tensor:
+        """The value, or the weight on the score that the usage gives."""
+        v, c = measured
+        if kind == "value" or self.usage == "reward":
+            return v
+        return c if self.usage == "loss" else v + c
+
+    def part(self, kind: str) -> Part:
+        """Fit the value or the gradient."""
+        frame, precision, why = self._frame(kind)
+        if frame is None:
+            return Part("unknown", why=why)
+        self.found[kind], self.precisions[kind] = frame, precision
+        l, v, c = self._on_grid(frame)
+        # A weight that stays differentiable leaves a clamped value behind, not 0.
+        slope = {"value": c} if frame.weighted else {"slope": c}
+        parts = {"value": {"value": v}, "loss": slope, "reward": {"value": v}}
+        parts["both"] = {"value": v + c} if frame.weighted else {"value": v, "slope": c}
+        usage = "value" if kind == "value" else self.usage
+        y = self.target(kind, (v, c))
+        keep, low, high = _fit.unclamped(l, parts[usage])
+        step = float(l[1] - l[0])
+        for end in self._ends(usage):
+            low = end if abs(end - low) < 2 * step else low
+            high = end if abs(end - high) < 2 * step else high
+        l, y = l[keep], y[keep]
+        if not (len(l) and torch.isfinite(y).all()):
+            return Part("unknown", q=frame.q, p=frame.p, why="it is not finite around log r = 0")
+        some = torch.linspace(0, len(l) - 1, min(len(l), _POINTS)).long()
+        l, y = l[some], y[some]
+        self.points[kind] = Points(l, y, precision)
+        fit = self._combination(kind, l, y, DIVERGENCES)
+        verdict, terms, why = fit.verdict, fit.terms, ""
+        if high - low < _fit.NARROWEST:
+            verdict, terms = "unknown", {}
+            why = f"it is cut to {high - low:.2g} nats around log r = 0, too few to tell"
+        elif verdict == "unknown":
+            why = f"no sum of known divergences comes closer than {fit.residual:.1g} of it"
+        clamps = self.clamps().get("value" if usage in ("value", "reward") else "gradient", NOWHERE)
+        return Part(
+            verdict, terms, (low, high), fit.residual, fit.free, clamps, frame.q, frame.p, why
+        )
+
+    def clamps(self) -> dict[str, tuple[float, float]]:
+        """Where value and derivative are cut, far out; nothing where the function refuses."""
+        frame = next(iter(self.found.values()), self.candidates[0])
+        if frame not in self._clamps:
+            try:
+                self._clamps[frame] = _scan.clamps(self.far, noise=self._noise())
+            except Refused:
+                self._clamps[frame] = {}
+        return self._clamps[frame]
+
+    def _ends(self, usage: str) -> tuple[float, ...]:
+        wanted = {"value": ("value",), "reward": ("value",), "loss": ("gradient",)}
+        found = self.clamps()
+        return sum((found.get(k, ()) for k in wanted.get(usage, ("value", "gradient"))), ())
+
+    def _noise(self) -> float:
+        return 1e-14 if torch.float64 in self.precisions.values() else 1e-5
+
+    def _on_grid(self, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
+        """log r, value and derivative around 0; fewer points where each token costs a call."""
+        if frame not in self._grids:
+            l = _fit.grid(_COARSE) if self.probe.kind == "scalar" else _fit.grid()
+            self._grids[frame] = (l, *self.near(frame, l))
+        return self._grids[frame]
+
+    def multiple(self, kind: str, d: str) -> float | None:
+        """c where the part is c times this one divergence, 0 where it is nothing, else ``None``."""
+        at = self.points[kind]
+        fit = self._combination(kind, at.l, at.y, [d])
+        return {"fits": fit.terms.get(d), "zero": 0.0}.get(fit.verdict)
+
+    def flipped(self) -> dict[str, float]:
+        """Terms of the value with log r turned into −log r."""
+        at = self.points["value"]
+        both = at.l.abs() <= min(float(-at.l[0]), float(at.l[-1]))
+        if float(at.l[both][-1] - at.l[both][0]) < _fit.NARROWEST / 2:
+            return {}
+        return self._combination("value", -at.l[both], at.y[both], DIVERGENCES).terms
+
+    def _combination(self, kind: str, l: Tensor, y: Tensor, names) -> _fit.Fit:
+        columns = {name: column(name, kind, self.found[kind], l) for name in names}
+        free = free_columns(kind, self.found[kind], l)
+        return _fit.combination(y, columns, free, precision=self.points[kind].precision)
+
+    def on_policy(self, kind: str) -> dict[str, float] | None:
+        """The terms with old_logprob = logprob, where nothing is weighted; else ``None``."""
+        frame = Frame("logprob", "ref_logprob")
+        here, *others = (self.near(frame, _SOME, shift=shift) for shift in (0.0, *_SHIFTS))
+        if any(not torch.equal(self.target(kind, o), self.target(kind, here)) for o in others):
+            return None
+        return Look(self.probe, self.usage, [frame]).part(kind).terms
+
+    def _frame(self, kind: str) -> tuple[Frame | None, torch.dtype, str]:
+        """The frame in which the part is a function of log r alone, and its precision; or why
+        there is none."""
+        several = len(self.candidates) > 1
+        for frame in self.candidates:
+            here = self.target(kind, self.near(frame, _SOME))
+            precision = self._precision(kind, frame, here)
+            if precision is None:
+                return None, torch.float16, "it works in half precision"
+            others = [self.near(frame, _SOME, anchor=_ANCHORS[1])]
+            if several:
+                others += [self.near(frame, _SOME, shift=shift) for shift in _SHIFTS]
+            worst = max(float((self.target(kind, o) - here).abs().max()) for o in others)
+            # Written so that NaN passes: the fit says what is not finite.
+            if not worst > _fit.TOLERANCE[precision] * float(here.abs().max()):
+                return frame, precision, ""
+        why = "one log-ratio and its weight" if several else NO_DIFFERENCE
+        return None, precision, f"it depends on more than {why}"
+
+    def _precision(self, kind: str, frame: Frame, here: Tensor) -> torch.dtype | None:
+        """float64 moves when its argument moves by 2⁻⁴², float32 by 2⁻¹⁴; half does not."""
+        value, _ = self.near(frame, _SOME)
+        for by, precision in ((2.0**-42, torch.float64), (2.0**-14, torch.float32)):
+            moved = self.near(frame, _SOME + by)
+            if not torch.equal(self.target(kind, moved).nan_to_num(), here.nan_to_num()):
+                return precision
+        # A constant or a step moves never; the value beside it says what precision there is.
+        steps = len(here.unique()) <= 3
+        moves = len(value.unique()) <= 3 or not torch.equal(moved[0], value)
+        return torch.float32 if steps and moves else None

@@ -1,0 +1,315 @@
+"""Calling somebody's function: which argument is what, one value and derivative per token.
+
+Whatever the function does ends here: an exception becomes :class:`Refused`, inputs are copies, and
+what it returns is brought to float64 per-token values and their derivatives by ``logprob``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kllab.checks import InputError
+
+ROLES = ("logprob", "ref_logprob", "old_logprob", "mask")
+_OTHERS = {
+    "mask": {"mask", "masks"},
+    "ref_logprob": {"ref", "reference", "base", "sft", "p"},
+    "old_logprob": {"old", "rollout", "behavior", "behaviour", "gen", "sampling", "mu", "prev"},
+}
+
+
+class Refused(Exception):
+    """The function cannot be called, or what it returns cannot be used; becomes a finding."""
+
+    def __init__(self, code: str, sentence: str, **numbers):
+        super().__init__(sentence)
+        self.code, self.numbers = code, numbers
+
+
+# --- roles ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Roles of the positional arguments, and of those passed by keyword {parameter: role}.
+
+    ``log_ratio``: the one argument is log p − log q itself.
+    """
+
+    positional: tuple[str, ...]
+    keyword: Mapping[str, str]
+    log_ratio: bool = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (*self.positional, *self.keyword.values())
+
+
+def bind(fn: Callable, samples: str, names) -> Binding:
+    """Which role each parameter of ``fn`` has, from ``names``, else from their own names."""
+    if not callable(fn):
+        raise InputError("fn", "a function", type(fn).__name__)
+    other = "ref_logprob" if samples == "logprob" else samples
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (ValueError, TypeError):  # a builtin such as torch.abs
+        parameters = [inspect.Parameter("log_r", inspect.Parameter.POSITIONAL_ONLY)]
+    if names is not None:
+        return _named(names, samples, parameters)
+    required = [p for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
+    if not required and any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return Binding(("logprob", other), {})
+    if len(required) == 1 and required[0].kind is not inspect.Parameter.KEYWORD_ONLY:
+        return Binding(("logprob", other), {}, log_ratio=True)
+    if not 2 <= len(required) <= 4:
+        got = f"({', '.join(p.name for p in required)})"
+        raise InputError("fn", "1 to 4 required parameters, of roles " + ", ".join(ROLES), got)
+
+    roles = [role_of(p.name) for p in required]
+    if len(set(roles)) < len(roles) or not {"logprob", samples} <= {*roles, "old_logprob"}:
+        masked = role_of(required[-1].name) == "mask"
+        rest = [r for r in (other, *ROLES[1:3]) if masked or r != "mask"]
+        laws = list(dict.fromkeys(["logprob", *rest]))[: len(required) - masked]
+        roles = [*laws, "mask"][: len(required)] if masked else laws
+        if len(roles) < len(required):
+            raise InputError("names", "the roles of four parameters", "none")
+    wanted = {"mask"} | ({"old_logprob"} & {samples})
+    for p in parameters:
+        if p.default is not p.empty and role_of(p.name) in wanted - set(roles):
+            required, roles = [*required, p], [*roles, role_of(p.name)]
+    positional, keyword = [], {}
+    for p, role in zip(required, roles, strict=True):
+        if keyword or p.kind is p.KEYWORD_ONLY or p.default is not p.empty:
+            keyword[p.name] = role
+        else:
+            positional.append(role)
+    return Binding(tuple(positional), keyword)
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def role_of(name: str) -> str:
+    """The role that a parameter's own name says; ``logprob`` where it says none."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    return next((role for role, said in _OTHERS.items() if words & said), "logprob")
+
+
+def _named(names, samples: str, parameters) -> Binding:
+    names = (names,) if isinstance(names, str) else tuple(names)
+    expected = f"different roles of {', '.join(ROLES)}, 'logprob' and {samples!r} among them"
+    if not set(names) <= set(ROLES) or len(set(names)) < len(names):
+        raise InputError("names", expected, repr(names))
+    if not {"logprob", samples} <= {*names, "old_logprob"} or len(set(names) - {"mask"}) < 2:
+        raise InputError("names", expected, repr(names))
+    required = [p for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    takes = [p for p in parameters if p.kind not in _VARIADIC]
+    if not (len(required) <= len(names) and (open_ended or len(names) <= len(takes))):
+        raise InputError("names", f"a role for each of {len(required)} parameters", repr(names))
+    by_keyword = {
+        p.name: role
+        for p, role in zip(takes, names, strict=False)
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    return Binding(names[: len(names) - len(by_keyword)], by_keyword)
+
+
+# --- calls ------------------------------------------------------------------------------------
+
+_MASKS = (torch.float64, torch.bool, torch.int64)
+
+
+class Probe:
+    """One function, called safely.
+
+    ``kind``: "token", "sequence" or "scalar", by what it returns for a batch; ``dims``: 2 where it
+    takes (batch, time), else 1.  ``attached``: whether any result had a gradient.
+    """
+
+    def __init__(self, fn: Callable, binding: Binding, q: str, p: str):
+        self.fn, self.binding, self.q, self.p = fn, binding, q, p
+        self.attached, self.backward_error, self.converted = False, "", ""
+        self.with_grad, self.mask_type = True, torch.float64
+        self.mutates: tuple[str, ...] = ()
+        self.kind, self.dims = self._find_kind()
+
+    @property
+    def masked(self) -> bool:
+        return "mask" in self.binding.roles
+
+    def call(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The result as it comes, float64, and its sum's derivative by logprob, or ``None``."""
+        out, leaf = self._raw(at)
+        if not out.requires_grad:
+            return out.detach().double(), None
+        self.attached = True
+        try:
+            (grad,) = torch.autograd.grad(out.sum(), leaf, materialize_grads=True)
+        except Exception as error:
+            self.backward_error = _said(error)
+            grad = torch.full_like(leaf, torch.nan)
+        return out.detach().double(), grad.double()
+
+    def tokens(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Value and derivative (N,) of each token alone, nothing masked; ``at``: role to (N,)."""
+        n = len(at["logprob"])
+        if self.kind == "scalar":
+            each = [self.call(self._shaped(at, i, i + 1, 1)) for i in range(n)]
+        else:
+            width = n if self.kind == "token" else 1
+            each = [self.call(self._shaped(at, 0, n, width))]
+        values = torch.cat([out.reshape(-1) for out, _ in each])
+        grads = [torch.zeros_like(out) if g is None else g for out, g in each]
+        return values, torch.cat([g.reshape(-1) for g in grads])
+
+    def _shaped(self, at, start: int, stop: int, width: int) -> dict[str, Tensor]:
+        shape = (-1, width) if self.dims == 2 else (-1,)
+        return {role: t[start:stop].reshape(shape) for role, t in at.items()}
+
+    def _raw(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        leaf = at["logprob"].detach().clone().requires_grad_(self.with_grad)
+        with torch.set_grad_enabled(self.with_grad):
+            given = {role: t.detach().clone() for role, t in at.items()}
+            given["logprob"] = leaf.clone()
+            if self.masked:
+                mask = given.get("mask", torch.ones_like(at["logprob"]))
+                given["mask"] = mask.to(_mask_type(self.mask_type, leaf.dtype))
+            if self.binding.log_ratio:
+                args = [given[self.p] - given[self.q]]
+            else:
+                args = [given[role] for role in self.binding.positional]
+            keywords = {name: given[role] for name, role in self.binding.keyword.items()}
+            try:
+                out = self.fn(*args, **keywords)
+            except Exception as error:
+                raise Refused("raises", f"It raises {_said(error)}.") from None
+        self._note_writes(at, given)
+        return self._as_tensor(out), leaf
+
+    def _note_writes(self, at, given) -> None:
+        for role, before in at.items():
+            after = given[role].detach()
+            same = after.shape == before.shape and torch.equal(
+                after.to(before.dtype).nan_to_num(), before.nan_to_num()
+            )
+            if not same and role not in self.mutates:
+                self.mutates = (*self.mutates, role)
+
+    def _as_tensor(self, out) -> Tensor:
+        if not isinstance(out, Tensor):
+            kind = type(out).__name__
+            if not (isinstance(out, float) or hasattr(out, "__array__")):
+                raise Refused("bad_return", f"It returns {kind}, not a tensor.")
+            try:
+                out = torch.as_tensor(out)
+            except Exception as error:
+                raise Refused("bad_return", f"It returns {kind}: {_said(error)}.") from None
+            self.converted = kind
+        if not out.is_floating_point():
+            raise Refused("bad_return", f"It returns {out.dtype}, not floating values.")
+        return out
+
+    def _find_kind(self) -> tuple[str, int]:
+        first = None
+        masks = _MASKS if self.masked else _MASKS[:1]
+        # .numpy() refuses what has a gradient, so that comes last.
+        for grad, dims, mask_type in itertools.product((True, False), (2, 1), masks):
+            self.with_grad, self.mask_type = grad, mask_type
+            try:
+                return self._kind(dims), dims
+            except Refused as refused:
+                first = first or refused
+        raise first
+
+    def _kind(self, dims: int) -> str:
+        shape = (2, 3) if dims == 2 else (5,)
+        steps = torch.arange(6, dtype=torch.float64)[: 6 if dims == 2 else 5].reshape(shape)
+        at = {
+            "logprob": -1 - steps / 8,
+            "ref_logprob": -2 + steps / 16,
+            "old_logprob": -1.5 - steps / 8,
+        }
+        out, _ = self._raw(at)
+        again, _ = self._raw(at)
+        if out.shape != again.shape or not torch.equal(out.nan_to_num(), again.nan_to_num()):
+            raise Refused("random", "Two calls with the same input give different results.")
+        kinds = {shape: "token", (): "scalar", (1,): "scalar"}
+        if dims == 2:
+            kinds[2,] = "sequence"
+        kind = kinds.get(tuple(out.shape))
+        if kind is None:
+            raise Refused(
+                "bad_return",
+                f"For inputs of shape {shape} it returns shape {tuple(out.shape)}.",
+            )
+        return kind
+
+
+def _mask_type(kind: torch.dtype, data: torch.dtype) -> torch.dtype:
+    """A floating mask has the data's dtype, so that it does not promote it."""
+    return data if kind.is_floating_point else kind
+
+
+def _said(error: Exception) -> str:
+    """Type and first line of an exception, short."""
+    try:
+        text = str(error).strip().splitlines()
+    except Exception:
+        text = []
+    text = text[0] if text else ""
+    return f"{type(error).__name__}: {text[:120]}" if text else type(error).__name__
+
+
+# --- tokens in a batch -------------------------------------------------------------------------
+
+
+def aggregation(probe: Probe, at: Mapping[str, Tensor], mask: Tensor) -> str | None:
+    """How one batch (B, T) is put together from its tokens, each alone: "token" (not at all),
+    "mean" (no mask, so equal to every mean), "sum", one of ``kllab.sequences.HOW``, or ``None``.
+
+    Values and derivatives must both say so.
+    """
+    rows, columns = mask.shape
+    v, c = (part.reshape(rows, columns) for part in probe.tokens(
+        {role: t.reshape(-1) for role, t in at.items()}))  # fmt: skip
+    batch = {role: t if probe.dims == 2 else t.reshape(-1) for role, t in at.items()}
+    if probe.masked:
+        batch["mask"] = mask if probe.dims == 2 else mask.reshape(-1)
+    out, grad = probe.call(batch)
+    counts = mask.sum(-1, keepdim=True)
+    weights = {
+        "token_mean": mask / mask.sum(),
+        "seq_mean_token_mean": mask / counts / rows,
+        "padded_mean": mask / mask.numel(),
+        "seq_sum": mask / rows,
+        "sum": mask,
+    }
+    if probe.kind == "token":
+        weights = {"token": mask}
+    elif probe.kind == "sequence":  # a mean over sequences is left to the caller
+        weights = {how: rows * w for how, w in weights.items() if how not in ("token_mean", "sum")}
+    if not probe.masked and "token_mean" in weights:
+        weights = {"mean": weights["token_mean"], **weights}
+    for how, weight in weights.items():
+        parts = torch.where(weight > 0, weight * v, 0.0)
+        dims = {"token": (), "sequence": (-1,), "scalar": (0, 1)}[probe.kind]
+        whole = parts.sum(dims) if dims else parts
+        kept = out.reshape(mask.shape) * mask if probe.kind == "token" else out.reshape(whole.shape)
+        slopes = torch.where(weight > 0, weight * c, 0.0)
+        got = slopes if grad is None else grad.reshape(mask.shape) * (mask > 0)
+        if close(kept, whole, parts) and close(got, slopes, slopes):
+            return how
+    return None
+
+
+def close(got: Tensor, want: Tensor, scale: Tensor, tolerance: float = 1e-5) -> bool:
+    """Equal within a few float32 roundings of the largest of ``scale``; NaN is never close."""
+    return bool(((got - want).abs() <= tolerance * scale.abs().max() + 1e-12).all())

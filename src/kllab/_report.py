@@ -1,0 +1,144 @@
+"""An audit's report as text and HTML."""
+
+from __future__ import annotations
+
+import html
+import math
+import textwrap
+
+WIDTH = 98
+_ANSWER = {True: "agrees", False: "differs", None: "not judged"}
+
+
+def words(terms: dict[str, float]) -> str:
+    """{"kl_qp": 1.0, "kl_pq": -0.5} as ``kl_qp − 0.5 kl_pq``."""
+    text = ""
+    for name, c in terms.items():
+        size = "" if abs(c) == 1 else f"{abs(c):.6g} "
+        sign = "−" if c < 0 else "+"
+        text += f" {sign} {size}{name}" if text else f"{sign.strip('+')}{size}{name}"
+    return text
+
+
+def verdict(report) -> str:
+    """The first line: whether it is what it should be, and what it is."""
+    part = getattr(report, report.judged)
+    what = {
+        "fits": f"the {report.judged} is {words(part.terms)}",
+        "zero": "no expected gradient"
+        if report.judged == "gradient"
+        else "a value that says nothing",
+        "unknown": f"the {report.judged} is unknown",
+    }[part.verdict]
+    claim = f", claimed {report.claim}" if report.claim else ""
+    return f"{_ANSWER[report.agrees]}: {report.name} as {report.usage}: {what}{claim}"
+
+
+def _line(label: str, part) -> str:
+    text = words(part.terms) or part.verdict.replace("_", " ")
+    if part.verdict == "unknown" and part.why:
+        text += f": {part.why}"
+    if part.q:
+        low, high = part.region
+        text += f"  (q {part.q}, p {part.p}"
+        text += f"; log r in [{low:.4g}, {high:.4g}])" if math.isfinite(low) else ")"
+    return f"  {label:<9}{text}"
+
+
+def rows(report) -> list[str]:
+    """The lines between verdict and findings."""
+    lines = [_line("value", report.value), _line("gradient", report.gradient)]
+    if report.aggregation not in (None, "token"):
+        text = f"  {'tokens':<9}{report.aggregation}"
+        if report.empty_mask:
+            text += f"; with nothing kept: {report.empty_mask}"
+        elif "mask" not in report.roles:
+            text += "; it takes no mask, so padding would count"
+        lines.append(text)
+    for label, row in report.cases.items():
+        if label in ("three tokens", "dropped token"):
+            beside = f", exact {row['divergence']:.5g}" if "divergence" in row else ""
+            lines.append(f"  {'mean':<9}{row['mean']:.5g}{beside}  ({label})")
+    return lines
+
+
+def as_text(report) -> str:
+    """A screen of text."""
+    lines = [verdict(report), *rows(report)]
+    for found in report.findings:
+        lines += textwrap.wrap(
+            f"{found.code}: {found.sentence}", WIDTH, initial_indent="- ", subsequent_indent="  "
+        )
+        lines += textwrap.wrap(
+            f"instead: {found.instead}", WIDTH, initial_indent="  ", subsequent_indent="  "
+        )
+    return "\n".join(lines)
+
+
+# --- HTML -------------------------------------------------------------------------------------
+
+_SIZE = 420, 180
+_INK = {"value": ("#3b8fd6", ""), "weight": ("#d9722b", "6 3")}
+_TOP = 6.0
+
+
+def as_html(report) -> str:
+    """The text's content with a small figure; colours that read on light and dark."""
+    found = "".join(
+        f"<li><code>{html.escape(f.code)}</code> {html.escape(f.sentence)}"
+        f"<br><em>Instead:</em> {html.escape(f.instead)}</li>"
+        for f in report.findings
+    )
+    lines = "".join(f"<div>{html.escape(line.strip())}</div>" for line in rows(report))
+    return (
+        f'<div class="kllab-audit"><p><strong>{html.escape(verdict(report))}</strong></p>'
+        f"{lines}{_figure(report) if report.curve else ''}<ul>{found}</ul></div>"
+    )
+
+
+def _figure(report) -> str:
+    """Value, and weight on the score, against log r; clamped stretches are shaded."""
+    width, height = _SIZE
+    l = report.curve["log_r"]
+    low, high = l[0], l[-1]
+
+    def x(at: float) -> float:
+        return round((at - low) / (high - low) * width, 1)
+
+    def y(at: float) -> float:
+        return round(height / 2 - at / _TOP * height / 2, 1)
+
+    marks = []
+    for part in (report.value, report.gradient):
+        for start, stop in ((low, part.clamps[0]), (part.clamps[1], high)):
+            if low <= start < stop <= high:
+                marks.append(
+                    f'<rect x="{x(start)}" y="0" width="{round(x(stop) - x(start), 1)}" '
+                    f'height="{height}" fill="currentColor" opacity="0.08"/>'
+                )
+    for at in ((0, height / 2, width, height / 2), (x(0), 0, x(0), height)):
+        marks.append(
+            '<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="currentColor" opacity="0.4"/>'.format(
+                *at
+            )
+        )
+    for row, (name, (colour, dash)) in enumerate(_INK.items()):
+        if name not in report.curve:
+            continue
+        shown = [(a, b) for a, b in zip(l, report.curve[name], strict=True) if abs(b) <= _TOP]
+        path = " ".join(f"{x(a)},{y(b)}" for a, b in shown)
+        marks.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" '
+            f'stroke-dasharray="{dash}"/><text x="6" y="{16 + 16 * row}" fill="{colour}" '
+            f'font-size="13">{name}</text>'
+        )
+    marks.append(
+        f'<text x="{width - 6}" y="{height - 6}" fill="currentColor" font-size="13" '
+        f'text-anchor="end">log r from {low:g} to {high:g} nats</text>'
+    )
+    label = "Value and weight on the score against the log-ratio"
+    return (
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" style="max-width:100%;height:auto">'
+        f"{''.join(marks)}</svg>"
+    )

@@ -2,7 +2,8 @@
 
 ``python tools/mutation.py divergences`` tries every mutant of a module, ``--sample 300`` as many
 drawn at random, the same ones every time; ``--again`` tries once more what was not killed.
-``tools/mutation.toml`` says which tests a module has, and which mutants change nothing and why.
+``tools/mutation.toml`` says which tests a module has, which of them are too slow to repeat that
+often, and which mutants change nothing and why.
 
 Cosmic Ray (``tools/mutation-requirements.txt``) makes the mutants, with all of its operators that
 need no arguments.  Each is written into a copy of the tree and tested in a fork of this process,
@@ -229,7 +230,8 @@ def preload() -> None:
 
 def test_module(name: str, tree: Path, sample: int | None, again: bool) -> list[Outcome]:
     config = tomllib.loads(CONFIG.read_text(encoding="utf-8"))
-    tests, seed = config["module"][name]["tests"], config["seed"]
+    module, seed = config["module"][name], config["seed"]
+    tests = [*module["tests"], *(f"--deselect={slow}" for slow in module.get("without", ()))]
     path = tree / "src" / "kllab" / f"{name}.py"
     source = path.read_text(encoding="utf-8")
     log = str(tree / "pytest.log")

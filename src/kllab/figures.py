@@ -88,23 +88,26 @@ def lines(
     xscale: str = "linear",
     yscale: str = "linear",
     ylim: tuple[float, float] | None = None,
+    palette: Mapping[str, str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Named curves over a common x, each labelled on the line itself.
 
-    ``labels`` overrides the text.  ``label_at`` gives the x at which a label stands and on which
+    ``labels`` overrides the text, ``palette`` the entry of the palette.  ``label_at`` gives the x at which a label stands and on which
     side of the line ("above", "below", "left", "right"); the default is the right end.
     """
     ax = ax or plt.subplots()[1]
     x = np.asarray(x)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale)
+    styles = {name: look((palette or {}).get(name, name)) for name in curves}
     for name, y in curves.items():
-        ax.plot(x, y, color=look(name).color, ls=look(name).dashes)
+        ax.plot(x, y, color=styles[name].color, ls=styles[name].dashes)
     ax.set_xlim(x[0], x[-1])
     if ylim:
         ax.set_ylim(*ylim)
     for name, y in curves.items():
-        _label_line(ax, x, np.asarray(y), name, (labels or {}).get(name, name), label_at or {})
+        at, text = (label_at or {}).get(name), (labels or {}).get(name, name)
+        _label_line(ax, x, np.asarray(y), text, at, styles[name].text)
     return ax
 
 
@@ -116,17 +119,17 @@ _SIDES = {  # offset in points, horizontal and vertical alignment
 }
 
 
-def _label_line(ax: Axes, x, y, name: str, text: str, label_at: Mapping) -> None:
+def _label_line(ax: Axes, x, y, text: str, at: tuple[float, str] | None, color: str) -> None:
     """The name of a curve beside it, in its own (darker) colour."""
-    if name in label_at:
-        where, side = label_at[name]
+    if at:
+        where, side = at
         i = int(np.argmin(np.abs(x - where)))
     else:
         low, high = ax.get_ylim()
         i, side = np.flatnonzero((y >= low) & (y <= high) & np.isfinite(y))[-1], "right"
     offset, ha, va = _SIDES[side]
     ax.annotate(text, (x[i], y[i]), xytext=offset, textcoords="offset points", ha=ha, va=va,
-                color=look(name).text, fontweight="bold", annotation_clip=False)  # fmt: skip
+                color=color, fontweight="bold", annotation_clip=False)  # fmt: skip
 
 
 def mark(ax: Axes, x: float, text: str, *, color: str = QUIET, ha: str = "center") -> Axes:

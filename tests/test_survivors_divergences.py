@@ -21,3 +21,8 @@ def test_alpha_far_to_the_left_of_its_switch(a):
         # Near a = 1 the difference of two powers loses what 1/(a − 1) gains.
         loss = 1e-13 / min(1.0, abs(a - 1) * abs(at))
         assert slope == pytest.approx(float(oracles.slope(name, at)), rel=loss, abs=0)
+
+
+def test_the_formula_of_an_alpha_names_its_denominator():
+    assert alpha(3).formula == "(r^3 - 1 - 3(r - 1)) / 6"
+    assert alpha(-0.5).formula == "(r^-0.5 - 1 - -0.5(r - 1)) / 0.75"

@@ -2,11 +2,13 @@
 // The address there is the application's, so figures leave it alone.
 
 import { renderer } from "./kit/render.js";
-import { register } from "./register.js";
+import { figures, register } from "./register.js";
 
 register({ ownsAddress: false });
 
-const renderers = { "two-gaussians": renderer("kl-two-gaussians") };
+const renderers = Object.fromEntries(
+  Object.keys(figures).map((tag) => [tag.replace(/^kl-/, ""), renderer(tag)]),
+);
 
 export default {
   /** Shows the figure that `model.get("figure")` names, two-gaussians if it names none. */

@@ -1,8 +1,12 @@
 // Makes the custom elements known, once a page, however often the bundle is loaded.
 
+import { TangentLine } from "./tangent-line/index.js";
 import { TwoGaussians } from "./two-gaussians/index.js";
 
-const figures = { "kl-two-gaussians": TwoGaussians };
+export const figures = {
+  "kl-two-gaussians": TwoGaussians,
+  "kl-tangent-line": TangentLine,
+};
 
 export function register({ ownsAddress }) {
   for (const [tag, figure] of Object.entries(figures)) {

@@ -151,13 +151,16 @@ def arithmetic() -> dict:
 # --- averages of n samples -------------------------------------------------------------------
 
 
+def law_of_average(mean: float, scale: float, n: int, estimator: str):
+    pair = kllab.pairs.gaussian(mean, scale)
+    return kllab.exact.sampling_distribution(getattr(kllab, estimator.upper()), pair, n)
+
+
 def averages() -> list[dict]:
     out = []
     for mean, scale, n in AVERAGES:
         for name in ("k1", "k2", "k3"):
-            law = kllab.exact.sampling_distribution(
-                getattr(kllab, name.upper()), kllab.pairs.gaussian(mean, scale), n
-            )
+            law = law_of_average(mean, scale, n, name)
             at = [float(f"{float(law.quantile(level)):.6g}") for level in LEVELS]
             out.append(
                 {
@@ -174,8 +177,87 @@ def averages() -> list[dict]:
     return out
 
 
+# --- generators f and their control variate ---------------------------------------------------
+
+GENERATORS = {  # f(r), and f'(1)
+    "kl_qp": (lambda r: -mp.log(r), -1),
+    "kl_pq": (lambda r: r * mp.log(r), 1),
+    "chi2_pq": (lambda r: (r - 1) ** 2, 0),
+    "chi2_qp": (lambda r: 1 / r - 1, -1),
+    "hellinger2": (lambda r: (mp.sqrt(r) - 1) ** 2, 0),
+    "js": (lambda r: (r * mp.log(r) - (r + 1) * mp.log((r + 1) / 2)) / 2, 0),
+    "jeffreys": (lambda r: (r - 1) * mp.log(r), 0),
+    "tv": (lambda r: abs(r - 1) / 2, 0),
+}
+
+
+def share_below_zero(f, lam, mean) -> float:
+    """P(f(r) + λ(r − 1) < 0), from sign changes on a grid of log r."""
+
+    def value(log_r):
+        return f(mp.exp(log_r)) + lam * mp.expm1(log_r)
+
+    def cdf(log_r):
+        return mp.ncdf(log_r / mean + mean / 2)
+
+    far = [mp.mpf(10) ** (mp.mpf(k) / 8) for k in range(-16, 12)]
+    grid = [*(-l for l in reversed(far)), mp.mpf(0), *far]
+    negative = [value(l) < -(mp.mpf(10) ** -14) for l in grid]
+    total = mp.mpf(0)
+    for left, right, here, there in zip(grid, grid[1:], negative, negative[1:], strict=False):
+        if here and there:
+            total += cdf(right) - cdf(left)
+        elif here != there:  # 1 is a root of its own, and the grid holds it
+            inside, outside = (left, right) if here else (right, left)
+            end = outside
+            if abs(outside) > 0:
+                end = mp.findroot(value, (inside, outside), solver="anderson", tol=1e-24)
+            total += abs(cdf(end) - cdf(inside))
+    return float(total)
+
+
+def control_variate(name: str, mean: float) -> dict:
+    f, slope = GENERATORS[name]
+    m = mp.mpf(mean)
+    cuts = [-16 - 2 * m, -6, -3, -1, m / 2, 1, 3, 6, 16 + 4 * m]
+    cuts = sorted({mp.mpf(cut) for cut in cuts})
+
+    def expect(fn):
+        return mp.quad(lambda x: mp.npdf(x) * fn(mp.exp(m * x - m * m / 2)), cuts)
+
+    mean_f = expect(f)
+    var_f = expect(lambda r: (f(r) - mean_f) ** 2)
+    var_r = expect(lambda r: (r - 1) ** 2)
+    covariance = expect(lambda r: (f(r) - mean_f) * (r - 1))
+    best = -covariance / var_r
+    return {
+        "f": name,
+        "mean": mean,
+        "divergence": float(mean_f),
+        "best": float(best),
+        "lines": [
+            {
+                "lambda": float(lam),
+                "variance": float(var_f + 2 * lam * covariance + lam**2 * var_r),
+                "below": share_below_zero(f, lam, m),
+            }
+            for lam in (mp.mpf(0), mp.mpf(-slope), best, best + mp.mpf("0.7"))
+        ],
+    }
+
+
+def control_variates() -> list[dict]:
+    with mp.workdps(20):
+        return [control_variate(name, mean) for name in GENERATORS for mean in (0.3, 1.0, 2.0)]
+
+
 def fixtures() -> dict[str, object]:
-    return {"generator": generator(), "arithmetic": arithmetic(), "averages": averages()}
+    return {
+        "generator": generator(),
+        "arithmetic": arithmetic(),
+        "averages": averages(),
+        "control_variates": control_variates(),
+    }
 
 
 if __name__ == "__main__":

@@ -9,7 +9,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from make_explorable_fixtures import FOLDER, fixtures
+import torch
+from make_explorable_fixtures import (
+    AVERAGES,
+    FOLDER,
+    arithmetic,
+    control_variates,
+    generator,
+    law_of_average,
+)
 
 from kllab import InputError, explorables, figures
 
@@ -166,6 +174,52 @@ def test_what_the_figure_cannot_show_is_refused(argument, value):
     assert error.value.argument == argument
 
 
+def test_tangent_line_brings_its_state_and_its_picture(monkeypatch):
+    monkeypatch.setenv("KLLAB_BOOK", "1")
+    outline = Outline(explorables.tangent_line(lam=0.25, r=0.5, mean=0.5)._repr_html_())
+    (element,) = outline.all("kl-tangent-line")
+    assert "min-height" in element.pop("style")
+    assert element == {"f": "kl_qp", "mean": "0.5", "lambda": "0.25", "r": "0.5", "seed": "1"}
+    (image,) = outline.all("img")
+    assert "a parabola" in image["alt"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        # k3(2.5) = 1.5 − log 2.5; Var = e − 2 with the tangent, 1 − 1/(e − 1) at λ* = 1/(e − 1).
+        ({}, "0.584 above the line of λ = 1."),
+        ({}, "is 0.718 with the tangent, λ = 1; at λ* = 0.582 it is 0.418"),
+        ({"lam": "best", "r": 1.5}, "0.114 below the line of λ = 0.582"),
+        ({"f": "chi2_qp", "r": 0.5}, "at λ* = 1 it is 11."),
+        ({"f": "jeffreys", "lam": 0.0, "r": 2.0}, "0.693 above"),
+        ({"f": "chi2_pq"}, "at λ* = −8.11 it is 221"),
+    ],
+)
+def test_the_caption_of_tangent_line(settings, words):
+    assert words in Outline(explorables.tangent_line(**settings).fallback).text
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("f", "alpha"),
+        ("f", None),
+        ("mean", 0.0),
+        ("mean", 2.1),
+        ("lam", "zero"),
+        ("lam", float("inf")),
+        ("r", 0.0),
+        ("r", 4.5),
+        ("seed", 0.5),
+    ],
+)
+def test_what_tangent_line_cannot_show_is_refused(argument, value):
+    with pytest.raises(InputError) as error:
+        explorables.tangent_line(**{argument: value})
+    assert error.value.argument == argument
+
+
 def numbers(value):
     """A nested fixture with its numbers as pytest.approx, so that a rounding is no difference."""
     if isinstance(value, dict):
@@ -175,15 +229,27 @@ def numbers(value):
     return pytest.approx(value, rel=1e-9, abs=2e-6) if isinstance(value, float) else value
 
 
-@pytest.fixture(scope="module")
-def regenerated():
-    return fixtures()
+def stored(name: str):
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["generator", "arithmetic", "averages"])
-def test_fixtures_are_up_to_date(name, regenerated):
-    stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    assert stored == numbers(regenerated[name])
+@pytest.mark.parametrize("make", [generator, arithmetic, control_variates])
+def test_fixtures_are_up_to_date(make):
+    assert stored(make.__name__) == numbers(make())
+
+
+def test_stored_averages_agree_with_the_package():
+    """Within both stated errors: the lattice may move, the law may not."""
+    rows = stored("averages")
+    asked = [(*average, name) for average in AVERAGES for name in ("k1", "k2", "k3")]
+    assert [(r["mean"], r["scale"], r["n"], r["estimator"]) for r in rows] == asked
+    for row, case in zip(rows, asked, strict=True):
+        law = law_of_average(*case)
+        both = law.error + row["error"] + 1e-7
+        off = max(abs(float(law.cdf(x)) - c) for x, c in zip(row["at"], row["cdf"], strict=True))
+        assert off <= both, case
+        shifted = law.cdf([x + 0.3 * abs(x) for x in row["at"]])
+        assert max(abs(shifted - torch.tensor(row["cdf"], dtype=shifted.dtype))) > both, case
 
 
 def test_the_browser_has_the_palette_of_the_book():

@@ -1,6 +1,6 @@
 // Native inputs with a visible label and a visible value.
 
-import { freshId, h, svg } from "./dom.js";
+import { freshId, h, setAttributes, svg } from "./dom.js";
 import { DASHES } from "./theme.js";
 
 /**
@@ -23,7 +23,9 @@ export function slider({ label, name, min, max, step, scale = identity, text = S
   return {
     element,
     input,
-    show(value) {
+    /** `range` { min, max, step } is given where it changes with the state. */
+    show(value, range) {
+      if (range) setAttributes(input, { min: range.min, max: range.max, step: range.step });
       input.value = String(scale.position(value));
       input.setAttribute("aria-valuetext", text(value));
       output.textContent = text(value);
@@ -57,6 +59,24 @@ export function wholeNumber({ label, name, min, max, changed }) {
       if (!editing) input.value = String(value);
     },
   };
+}
+
+/** A labelled list to choose one of `options` from, each { value, text }. */
+export function choice({ label, name, options, changed }) {
+  const id = freshId(name);
+  const input = h(
+    "select",
+    { id, name },
+    options.map(({ value, text }) => h("option", { value }, text)),
+  );
+  input.addEventListener("change", () => changed(input.value));
+  const element = h(
+    "div",
+    { class: `control control-${name}` },
+    h("label", { for: id }, label),
+    input,
+  );
+  return { element, input, show: (value) => (input.value = value) };
 }
 
 export const button = (label, pressed, { kind = "plain" } = {}) =>

@@ -22,7 +22,7 @@ export function keyValue(key, shift, value, { min, max, step }) {
 }
 
 /**
- * @param range { min, max, step } of the value
+ * @param range { min, max, step } of the value; `show` may bring another one
  * @param current the value now; a key may come before the last one has been drawn
  * @param toValue pointer position (px in the SVG) -> value
  * @param changed called with the new value
@@ -36,8 +36,6 @@ export function handle({ label, range, current, toValue, text, changed }) {
       tabindex: 0,
       "aria-label": label,
       "aria-orientation": "horizontal",
-      "aria-valuemin": range.min,
-      "aria-valuemax": range.max,
     },
     svg("circle", { class: "hit", r: 22 }),
     svg("circle", { class: "ring", r: 11 }),
@@ -78,10 +76,13 @@ export function handle({ label, range, current, toValue, text, changed }) {
 
   return {
     element,
-    show(value, x, y) {
+    show(value, x, y, newRange = range) {
+      range = newRange;
       element.knobX = x;
       setAttributes(element, {
         transform: `translate(${x},${y})`,
+        "aria-valuemin": range.min,
+        "aria-valuemax": range.max,
         "aria-valuenow": value,
         "aria-valuetext": text(value),
       });

@@ -1,13 +1,13 @@
 // Numbers as text: three significant digits, a true minus sign, words for infinity.
 
-/** 0.234, 12.3, 1230, 0.00124; −0 never. */
+/** 0.234, 12.3, 1230, 2.6e10, 0.00124; −0 never. */
 export function nats(value) {
   if (Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
   const digits = size >= 100 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
-  const text = size < 0.01 ? size.toPrecision(2) : size.toFixed(digits);
+  const text = size < 0.01 || size >= 1e5 ? size.toPrecision(2) : size.toFixed(digits);
   return (value < 0 ? "−" : "") + (text.includes("e") ? scientific(text) : text);
 }
 

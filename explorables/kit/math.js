@@ -301,3 +301,112 @@ export function summary(values) {
   for (const value of values) squares += (value - mean) ** 2;
   return { mean, sd: n > 1 ? Math.sqrt(squares / (n - 1)) : NaN, below: below / n };
 }
+
+// ---- generators f of D_f = E_q[f(r)], and their control variate ------------------------------
+
+/** f as a function of log r, and f'(1). At tv's kink f'(1) is 0, between its slopes -1/2 and 1/2. */
+export const GENERATORS = {
+  kl_qp: { f: k1, slope: -1 },
+  kl_pq: { f: (logR) => Math.exp(logR) * logR, slope: 1 },
+  chi2_pq: { f: (logR) => Math.expm1(logR) ** 2, slope: 0 },
+  chi2_qp: { f: (logR) => Math.expm1(-logR), slope: -1 },
+  hellinger2: { f: (logR) => Math.expm1(0.5 * logR) ** 2, slope: 0 },
+  js: { f: jensenShannon, slope: 0 },
+  jeffreys: { f: (logR) => Math.expm1(logR) * logR, slope: 0 },
+  tv: { f: (logR) => 0.5 * Math.abs(Math.expm1(logR)), slope: 0 },
+};
+
+function jensenShannon(logR) {
+  const excess = Math.expm1(logR);
+  return 0.5 * ((1 + excess) * logR - (2 + excess) * Math.log1p(0.5 * excess));
+}
+
+/** The coefficient of r - 1 that makes f the gap above its tangent at r = 1. */
+export const tangentLambda = (name) => -GENERATORS[name].slope || 0;
+
+/** log r -> f(r) + lambda (r - 1), in nats. */
+export function controlled(name, lambda) {
+  if (name === "kl_qp" && lambda === 1) return k3;
+  const { f } = GENERATORS[name];
+  return (logR) => f(logR) + lambda * Math.expm1(logR);
+}
+
+const [LEGENDRE_X, LEGENDRE_WEIGHT] = gaussLegendre(12);
+
+function gaussLegendre(order) {
+  const x = new Float64Array(order);
+  const weight = new Float64Array(order);
+  for (let i = 0; i < order; i++) {
+    let t = Math.cos((Math.PI * (i + 0.75)) / (order + 0.5));
+    let derivative = 0;
+    for (let step = 0; step < 8; step++) {
+      let [before, value] = [1, t];
+      for (let k = 2; k <= order; k++) {
+        [before, value] = [value, ((2 * k - 1) * t * value - (k - 1) * before) / k];
+      }
+      derivative = (order * (t * value - before)) / (t * t - 1);
+      t -= value / derivative;
+    }
+    x[i] = t;
+    weight[i] = 2 / ((1 - t * t) * derivative * derivative);
+  }
+  return [x, weight];
+}
+
+/**
+ * E_q[fn(log r)] for q = N(0, 1), p = N(mean, 1), by Gauss and Legendre on panels that meet at
+ * r = 1, where a generator may have a kink. Wide enough for r^4 and r^-2, which shift the mass.
+ */
+export function expectation(fn, mean) {
+  const middle = 0.5 * mean;
+  const [low, high] = [-10 - 2 * mean, 10 + 4 * mean];
+  let sum = 0;
+  for (const [from, to] of [[low, middle], [middle, high]]) {
+    const panels = Math.ceil((to - from) / 0.5);
+    const half = (to - from) / panels / 2;
+    for (let k = 0; k < panels; k++) {
+      const centre = from + (2 * k + 1) * half;
+      for (let i = 0; i < LEGENDRE_X.length; i++) {
+        const x = centre + half * LEGENDRE_X[i];
+        sum += half * LEGENDRE_WEIGHT[i] * normalPdf(x) * fn(mean * (x - middle));
+      }
+    }
+  }
+  return sum;
+}
+
+/**
+ * What lambda does to one sample of f(r) + lambda (r - 1) when q = N(0, 1), p = N(mean, 1), mean > 0:
+ * { divergence, tangent, best, least, curvature }. The mean is the divergence for every lambda, and
+ * the variance is least + curvature (lambda - best)^2, with curvature = Var r.
+ */
+export function controlVariate(name, mean) {
+  const { f } = GENERATORS[name];
+  const divergence = expectation(f, mean);
+  const curvature = Math.expm1(mean * mean);
+  const covariance = expectation((logR) => (f(logR) - divergence) * Math.expm1(logR), mean);
+  const best = -covariance / curvature;
+  const value = controlled(name, best);
+  const least = expectation((logR) => (value(logR) - divergence) ** 2, mean);
+  return { divergence, tangent: tangentLambda(name), best, least, curvature };
+}
+
+/**
+ * Where f(r) + lambda (r - 1) < 0: { from, to, share }, an interval of log r and its probability
+ * under q. A convex function that is 0 at r = 1 is negative on one side of 1 only, up to a root.
+ */
+export function belowZero(name, lambda, mean) {
+  const value = controlled(name, lambda);
+  const tilt = GENERATORS[name].slope + lambda;
+  if (Math.abs(tilt) < 1e-9) return { from: 0, to: 0, share: 0 };
+  let [near, far] = [0, tilt > 0 ? -40 : 40];
+  if (value(far) < 0) near = far;
+  for (let i = 0; i < 80 && near !== far; i++) {
+    const middle = 0.5 * (near + far);
+    if (value(middle) < 0) near = middle;
+    else far = middle;
+  }
+  const [from, to] = far < 0 ? [far, 0] : [0, far];
+  const share = normalCdf(to / mean + 0.5 * mean) - normalCdf(from / mean + 0.5 * mean);
+  return { from, to, share };
+}

@@ -99,18 +99,69 @@ const round = (value) => Math.round(value * 10) / 10;
 
 /**
  * Moves labels apart along one axis: each keeps its place if it can, none comes closer than `gap`
- * to its neighbour, and all stay within [low, high] if they fit. Same order as `wanted`.
+ * to its neighbour, and all stay within [low, high] if they fit. Same order as `wanted`. `gap` may
+ * be a list of sizes, one per label; neighbours then stand half of both apart.
  */
 export function spreadLabels(wanted, gap, low, high) {
+  const size = (i) => (typeof gap === "number" ? gap : gap[i]);
   const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
+  const apart = (rank) => 0.5 * (size(order[rank - 1]) + size(order[rank]));
   const at = order.map((i) => Math.min(Math.max(wanted[i], low), high));
-  for (let i = 1; i < at.length; i++) at[i] = Math.max(at[i], at[i - 1] + gap);
+  for (let i = 1; i < at.length; i++) at[i] = Math.max(at[i], at[i - 1] + apart(i));
   let limit = high;
   for (let i = at.length - 1; i >= 0; i--) {
     at[i] = Math.min(at[i], limit);
-    limit = at[i] - gap;
+    if (i) limit = at[i] - apart(i);
   }
   const placed = new Array(wanted.length);
   order.forEach((i, rank) => (placed[i] = at[rank]));
   return placed;
+}
+
+export const quietAxis = (axis) => axis.tickSizeOuter(0).tickSizeInner(4).tickPadding(5);
+
+/** The variable's name, right of the tick labels. */
+export const nameAxis = (panel, text, offset = 12) =>
+  label(panel.layers["axis-name"], "name", text, {
+    x: panel.right + offset,
+    y: panel.bottom + 18,
+    class: "halo",
+  });
+
+/** No divergence is negative: marks the region below zero wherever an estimate can enter it. */
+export function drawNegative(panel, area) {
+  const box = {
+    x: area.x ?? panel.left,
+    y: area.y ?? panel.top,
+    width: Math.max(0, area.width ?? panel.right - panel.left),
+    height: Math.max(0, area.height ?? panel.bottom - panel.top),
+  };
+  keyed(panel.layers.negative, "rect", "box", { ...box, fill: "var(--kl-wash)" });
+  const vertical = area.x !== undefined;
+  keyed(panel.layers.negative, "line", "zero", {
+    x1: vertical ? box.x + box.width : box.x,
+    x2: box.x + box.width,
+    y1: box.y,
+    y2: vertical ? box.y + box.height : box.y,
+    stroke: "var(--kl-rule)",
+  });
+  const roomy = vertical ? box.width > 52 : box.height > 18;
+  label(panel.layers.negative, "word", roomy ? "below 0" : "", {
+    x: box.x + 6,
+    y: vertical ? box.y + 13 : box.y + box.height - 6,
+  });
+}
+
+/** Names of curves right of the panel, each near its end and clear of the others. */
+export function sideLabels(panel, ends) {
+  const inside = ends.map((end) => ({ ...end, y: Math.min(Math.max(end.y, panel.top), panel.bottom) }));
+  const placed = spreadLabels(inside.map((end) => end.y), 14, panel.top + 4, panel.bottom - 2);
+  inside.forEach(({ name, text }, i) => {
+    label(panel.layers.labels, name, text, {
+      x: panel.right + 7,
+      y: placed[i] + 4,
+      class: `${name} strong`,
+    });
+  });
+  prune(panel.layers.labels, new Set(ends.map((end) => end.name)));
 }

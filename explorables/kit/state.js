@@ -43,6 +43,26 @@ export const subset = (initial, options) => ({
   format: (value) => value.join("+"),
 });
 
+/** One of `options`; anything else is dropped. */
+export const oneOf = (initial, options) => ({
+  initial,
+  options,
+  parse: (text) => (options.includes(text) ? text : undefined),
+  format: String,
+});
+
+/** One of `words`, or a number within [-most, most] to five digits: a value that may have a name. */
+export const wordOrNumber = (initial, words, most) => ({
+  initial,
+  parse(text) {
+    if (words.includes(text)) return text;
+    const value = Number(text);
+    if (String(text).trim() === "" || !Number.isFinite(value)) return undefined;
+    return Number(Math.min(Math.max(value, -most), most).toPrecision(5));
+  },
+  format: String,
+});
+
 const decimals = (step) => (String(step).split(".")[1] ?? "").length;
 
 export const initialState = (schema) =>

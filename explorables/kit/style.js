@@ -25,11 +25,12 @@ ${themeCss}
 .control label { white-space: nowrap; }
 .control .value { font-variant-numeric: tabular-nums; font-weight: 600; }
 .control input[type="range"] { grid-column: 1 / -1; width: 100%; min-width: 0; height: 2rem; margin: 0; accent-color: var(--kl-accent, var(--kl-ink)); cursor: pointer; touch-action: pan-y; }
-.control input[type="number"] { grid-column: 1 / -1; width: 100%; height: 2rem; padding: 0 0.5rem; font: inherit; font-variant-numeric: tabular-nums; color: inherit; background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 4px; }
+.control input[type="number"], .control select { grid-column: 1 / -1; width: 100%; height: 2rem; padding: 0 0.5rem; font: inherit; font-variant-numeric: tabular-nums; color: inherit; background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 4px; }
 button { min-height: 2.5rem; padding: 0 0.9rem; font: inherit; font-weight: 600; color: var(--kl-ink); background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 6px; cursor: pointer; }
 button:hover:not([aria-disabled="true"]) { background: var(--kl-wash); border-color: var(--kl-ink); }
 button.main { color: var(--kl-paper); background: var(--kl-ink); border-color: var(--kl-ink); }
 button.main:hover:not([aria-disabled="true"]) { color: var(--kl-paper); background: var(--kl-muted); }
+button[aria-pressed="true"] { background: var(--kl-wash); border-color: var(--kl-ink); box-shadow: inset 0 -3px var(--kl-ink); }
 button.quiet { padding: 0 0.4rem; font-weight: 400; color: var(--kl-muted); background: none; border-color: transparent; text-decoration: underline; text-underline-offset: 3px; }
 button.quiet:hover { color: var(--kl-ink); background: none; border-color: transparent; }
 button[aria-disabled="true"] { color: var(--kl-muted); background: var(--kl-wash); border-color: var(--kl-faint); cursor: default; }
@@ -38,7 +39,7 @@ button[aria-disabled="true"] { color: var(--kl-muted); background: var(--kl-wash
 .toggles label { display: inline-flex; align-items: center; gap: 0.3rem; min-height: 2.5rem; cursor: pointer; }
 .toggles input { width: 1.1rem; height: 1.1rem; margin: 0; accent-color: var(--kl-ink); }
 .swatch { flex: none; }
-input:focus-visible, button:focus-visible, .link-text:focus-visible { outline: 3px solid var(--kl-k3); outline-offset: 2px; }
+input:focus-visible, select:focus-visible, button:focus-visible, .link-text:focus-visible { outline: 3px solid var(--kl-k3); outline-offset: 2px; }
 
 /* Plots */
 .panel { min-width: 0; }
@@ -68,6 +69,7 @@ input:focus-visible, button:focus-visible, .link-text:focus-visible { outline: 3
 .area.k1 { fill: var(--kl-k1); }
 .area.k2 { fill: var(--kl-k2); }
 .area.k3 { fill: var(--kl-k3); }
+.area.q { fill: var(--kl-q); }
 .area.p { fill: var(--kl-p); }
 .dots { fill: none; stroke-linecap: round; }
 .ghost { fill: none; stroke-width: 1px; stroke-linejoin: round; }

@@ -3,6 +3,7 @@ import { test } from "node:test";
 
 import { deepLink, readQuery, writeQuery } from "../kit/link.js";
 import { deserialise, fromAttributes, initialState, serialise, withValues } from "../kit/state.js";
+import { schema as tangentSchema } from "../tangent-line/schema.js";
 import { schema } from "../two-gaussians/schema.js";
 
 const base = initialState(schema);
@@ -94,4 +95,18 @@ test("a deep link opens the page at the figure", () => {
   );
   assert.equal(deepLink("https://example.org/02.html", "fig", ""), "https://example.org/02.html#fig");
   assert.equal(deepLink("file:///books/02.html", "fig", "n:4"), "file:///books/02.html?fig=n:4#fig");
+});
+
+test("a value may be a word or a number, and one of a list", () => {
+  const initial = initialState(tangentSchema);
+  const from = (text) => deserialise(tangentSchema, initial, text);
+  assert.equal(from("lambda:best").lambda, "best");
+  assert.equal(from("lambda:-0.5820001").lambda, -0.582);
+  assert.equal(from("lambda:1e9").lambda, 1e5);
+  assert.equal(from("f:js").f, "js");
+  for (const text of ["lambda:worst", "lambda:", "lambda:NaN", "lambda:Infinity", "f:kl", "f:toString", "f:"]) {
+    assert.deepEqual(from(text), initial, text);
+  }
+  const state = { ...initial, f: "chi2_pq", lambda: -0.00012345 };
+  assert.deepEqual(from(serialise(tangentSchema, state, initial)), state);
 });

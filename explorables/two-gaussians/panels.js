@@ -6,7 +6,18 @@ import { scaleLinear, scaleLog } from "d3-scale";
 
 import { fixed, nats, signedPercent } from "../kit/format.js";
 import { PER_SAMPLE, logRatio, normalPdf } from "../kit/math.js";
-import { dots, drawAxis, keyed, label, polyline, prune, spreadLabels } from "../kit/plot.js";
+import {
+  dots,
+  drawAxis,
+  drawNegative,
+  keyed,
+  label,
+  nameAxis,
+  polyline,
+  prune,
+  quietAxis,
+  sideLabels,
+} from "../kit/plot.js";
 import { DASHES } from "../kit/theme.js";
 import { binEdges, exactCurve, histogram, meanRange } from "./model.js";
 
@@ -20,14 +31,6 @@ const xGrid = Array.from(
 
 export const xScale = (panel) => scaleLinear(X_RANGE, [panel.left, panel.right]);
 
-const quietAxis = (axis) => axis.tickSizeOuter(0).tickSizeInner(4).tickPadding(5);
-// The variable's name, right of the tick labels.
-const nameAxis = (panel, text, offset = 12) =>
-  label(panel.layers["axis-name"], "name", text, {
-    x: panel.right + offset,
-    y: panel.bottom + 18,
-    class: "halo",
-  });
 const dotSize = (n) => (n <= 64 ? 5.5 : n <= 256 ? 4 : 3);
 
 // ---- a: the two densities, p to be dragged ---------------------------------------------------
@@ -319,44 +322,7 @@ const biased = ({ k2, kl }) => Math.abs(k2.bias) > 0.02 * kl;
 const rectangle = (left, top, right, bottom) =>
   `M${left.toFixed(1)},${bottom}V${top.toFixed(1)}H${right.toFixed(1)}V${bottom}Z`;
 
-// ---- shared ----------------------------------------------------------------------------------
-
-// No KL is negative, so the region below zero is marked wherever an estimate can enter it.
-function drawNegative(panel, area) {
-  const box = {
-    x: area.x ?? panel.left,
-    y: area.y ?? panel.top,
-    width: Math.max(0, area.width ?? panel.right - panel.left),
-    height: Math.max(0, area.height ?? panel.bottom - panel.top),
-  };
-  keyed(panel.layers.negative, "rect", "box", { ...box, fill: "var(--kl-wash)" });
-  const vertical = area.x !== undefined;
-  keyed(panel.layers.negative, "line", "zero", {
-    x1: vertical ? box.x + box.width : box.x,
-    x2: box.x + box.width,
-    y1: box.y,
-    y2: vertical ? box.y + box.height : box.y,
-    stroke: "var(--kl-rule)",
-  });
-  const roomy = vertical ? box.width > 52 : box.height > 18;
-  label(panel.layers.negative, "word", roomy ? "below 0" : "", {
-    x: box.x + 6,
-    y: vertical ? box.y + 13 : box.y + box.height - 6,
-  });
-}
-
-function sideLabels(panel, ends) {
-  const inside = ends.map((end) => ({ ...end, y: Math.min(Math.max(end.y, panel.top), panel.bottom) }));
-  const placed = spreadLabels(inside.map((end) => end.y), 14, panel.top + 4, panel.bottom - 2);
-  inside.forEach(({ name, text }, i) => {
-    label(panel.layers.labels, name, text, {
-      x: panel.right + 7,
-      y: placed[i] + 4,
-      class: `${name} strong`,
-    });
-  });
-  prune(panel.layers.labels, new Set(ends.map((end) => end.name)));
-}
+// ---- in words ------------------------------------------------------------------------------
 
 /** The four pictures in words, for readers who do not see them. */
 export function descriptions(state, view) {

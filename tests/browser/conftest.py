@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from browser import HINT, chromium, find_chromium
+from harness import Opener
 from serve import serving
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
@@ -58,3 +59,26 @@ def chrome():
     """
     with chromium() as running:
         yield running
+
+
+# --- pages with one browser figure; a file of tests defines `figure_site`, their folder -----------
+
+
+@pytest.fixture(scope="module")
+def served(figure_site):
+    with serving(figure_site) as base:
+        yield base
+
+
+@pytest.fixture(params=["http", "file"])
+def open_page(request, chrome, figure_site, served):
+    opener = Opener(chrome, served if request.param == "http" else f"file://{figure_site}")
+    yield opener
+    opener.close()
+
+
+@pytest.fixture
+def open_http(chrome, served):
+    opener = Opener(chrome, served)
+    yield opener
+    opener.close()

@@ -2,163 +2,48 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
-import os
 import re
-import shutil
-import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
+from harness import (
+    assert_accessible,
+    assert_fits,
+    drawn,
+    layout_shift,
+    overlapping_labels,
+    page_html,
+    publish,
+    query_state,
+    settle,
+    touch,
+    wait_for_state,
+)
 
 from kllab import explorables
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
-BOOK_BUNDLE = ROOT / "book" / "_vendor" / "js" / "explorables.js"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
 KEY = "fig-two-gaussians"
 
-STYLE = """
-body { margin: 0; font: 17px/1.5 sans-serif; color: #222832; background: #fff; }
-html[data-theme="dark"] body { color: #ced6dd; background: #14181e; }
-main { max-width: 760px; margin: 0 auto; padding: 0 16px; }
-.tall { height: 3000px; }
-"""
-
-
-def page_html(body: str, *, script: str = '<script defer src="explorables.js"></script>') -> str:
-    return (
-        '<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<title>Harness</title><link rel="icon" href="data:,">'
-        f"<style>{STYLE}</style>{script}</head>"
-        f"<body><main><h1>Harness</h1>{body}</main></body></html>"
-    )
-
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def figure_site(tmp_path_factory) -> Path:
     """A folder with the bundles and the pages that the tests open."""
-    for bundle in (BOOK_BUNDLE, explorables.SCRIPT):
-        if not bundle.is_file():
-            pytest.fail(f"{bundle.relative_to(ROOT)} is missing: run `npm run build`")
-    folder = tmp_path_factory.mktemp("site")
-    shutil.copy(BOOK_BUNDLE, folder / "explorables.js")
-    shutil.copy(explorables.SCRIPT, folder / "live.js")
     figure = explorables.two_gaussians()
     element = figure.element()
-    pages = {
-        "one": page_html(f'{element}<h2 id="later">Later</h2><p class="tall">After.</p>'),
-        "two": page_html(element + element.replace('mean="0.6"', 'mean="-1"')),
-        "far": page_html(f'<p class="tall">Before.</p>{element}<p class="tall">After.</p>'),
-        "live": page_html(figure._repr_html_(), script=""),
-        "model": page_html('<div id="here"></div>', script=""),
-    }
-    for name, html in pages.items():
-        (folder / f"{name}.html").write_text(html, encoding="utf-8")
-    return folder
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture(scope="module")
-def served(site):
-    handler = functools.partial(QuietHandler, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def chromium_browser():
-    sync_api = pytest.importorskip("playwright.sync_api")
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    with sync_api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        except sync_api.Error as error:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"no Chromium: {error.message.splitlines()[0]}")
-        yield browser
-        browser.close()
-
-
-@dataclass
-class Opener:
-    """Opens pages and remembers what went wrong on them."""
-
-    browser: object
-    base: str
-    contexts: list = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def __call__(
-        self, name: str, query: str = "", *, theme: str = "light", started=True, **context
-    ):
-        context.setdefault("viewport", {"width": 1280, "height": 900})
-        context.setdefault("reduced_motion", "reduce")
-        opened = self.browser.new_context(**context)
-        self.contexts.append(opened)
-        page = opened.new_page()
-        page.on("console", lambda m: self.problems.append(f"{m.type}: {m.text}"))
-        page.on("pageerror", lambda e: self.problems.append(f"error: {e}"))
-        page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url}"))
-        page.on("request", lambda r: self._inside(r.url))
-        page.add_init_script(
-            f"document.addEventListener('readystatechange', () => "
-            f"document.documentElement.dataset.theme = '{theme}', {{ once: true }})"
-        )
-        page.goto(f"{self.base}/{name}.html{query}")
-        if started:
-            page.locator(".densities .handle").first.wait_for()
-        return page
-
-    def _inside(self, url: str):
-        if not url.startswith((self.base, "data:", "blob:")):
-            self.problems.append(f"outside: {url}")
-
-
-@pytest.fixture(params=["http", "file"])
-def open_page(request, chromium_browser, site, served):
-    opener = Opener(chromium_browser, served if request.param == "http" else f"file://{site}")
-    yield opener
-    for context in opener.contexts:
-        context.close()
-    assert not opener.problems
-
-
-@pytest.fixture
-def open_http(chromium_browser, served):
-    opener = Opener(chromium_browser, served)
-    yield opener
-    for context in opener.contexts:
-        context.close()
-    assert not opener.problems
-
-
-def settle(page):
-    """Waits until what was asked for is drawn: figures draw in the next frame."""
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    return publish(
+        tmp_path_factory.mktemp("site"),
+        {
+            "one": page_html(f'{element}<h2 id="later">Later</h2><p class="tall">After.</p>'),
+            "two": page_html(element + element.replace('mean="0.6"', 'mean="-1"')),
+            "far": page_html(f'<p class="tall">Before.</p>{element}<p class="tall">After.</p>'),
+            "live": page_html(figure._repr_html_(), script=""),
+            "model": page_html('<div id="here"></div>', script=""),
+        },
+    )
 
 
 def handle(page, name: str):
@@ -181,21 +66,8 @@ def table(page) -> list[str]:
     return page.locator(".numbers tbody td").all_inner_texts()
 
 
-def drawn(page) -> list[str]:
-    """Every line, dot and bar of the four plots."""
-    settle(page)
-    return page.locator("svg.plot path[d]").evaluate_all("all => all.map(e => e.getAttribute('d'))")
-
-
 def state_in(url: str) -> str:
-    return parse_qs(urlsplit(url).query).get(KEY, [""])[0]
-
-
-def wait_for_state(page, pattern: str) -> str:
-    page.wait_for_function(
-        "pattern => new RegExp(pattern).test(decodeURIComponent(location.search))", arg=pattern
-    )
-    return page.url
+    return query_state(url, KEY)
 
 
 # --- the default state ------------------------------------------------------------------------
@@ -239,27 +111,15 @@ def test_dark_and_light_follow_the_page_as_it_changes(open_http):
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("query", ["", f"?{KEY}=scale:1.8,runs:1000,show:k1%2Bk3"])
 def test_no_axe_violation(open_http, theme, width, query):
-    from axe_playwright_python.sync_playwright import Axe
-
     page = open_http("one", query, theme=theme, viewport={"width": width, "height": 800})
-    results = Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
-    # axe has looked inside the shadow root, and sees there what it should object to.
-    page.locator(".reading").evaluate("e => { e.style.cssText = 'color: #777; background: #888'; }")
-    found = Axe().run(page).response["violations"]
-    assert [rule["id"] for rule in found] == ["color-contrast"]
+    assert_accessible(page)
 
 
 @pytest.mark.parametrize("width", [320, 360, 700, 1280])
 def test_nothing_overflows_and_targets_are_large_enough(open_http, width):
     query = f"?{KEY}=mean:-0.1,scale:1,n:1024"
     page = open_http("one", query, viewport={"width": width, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for target in page.locator("button, input:not([hidden]), .handle .hit").all():
-        box = target.bounding_box()
-        label = target.evaluate("e => e.closest('label')?.getBoundingClientRect().height ?? 0")
-        assert max(box["height"], label) >= 24, target.evaluate("e => e.outerHTML")
-        assert box["width"] >= 17
+    assert_fits(page, width)
     wide = page.locator(".figure").evaluate("e => e.classList.contains('wide')")
     assert wide == (width >= 700)
 
@@ -267,33 +127,13 @@ def test_nothing_overflows_and_targets_are_large_enough(open_http, width):
 def test_no_two_labels_overlap(open_http):
     for query in ["", "mean:0.1,scale:1", "mean:2.5,scale:0.4,n:1", "mean:-1,scale:2,n:1024"]:
         page = open_http("one", f"?{KEY}={query}", viewport={"width": 360, "height": 800})
-        for plot in page.locator("svg.plot").all():
-            boxes = plot.locator("text").evaluate_all(
-                "all => all.filter(e => e.textContent).map(e => {"
-                " const b = e.getBBox(), m = e.getCTM();"
-                " return [e.textContent, b.x + m.e, b.y + m.f, b.width, b.height]; })"
-            )
-            for i, (text, x, y, w, h) in enumerate(boxes):
-                for other, x2, y2, w2, h2 in boxes[i + 1 :]:
-                    apart = (
-                        x + w <= x2 + 1 or x2 + w2 <= x + 1 or y + h <= y2 + 4 or y2 + h2 <= y + 4
-                    )
-                    assert apart, (query, text, other)
+        assert overlapping_labels(page) == [], query
 
 
 @pytest.mark.parametrize("width", [360, 660, 1280])
 def test_the_page_does_not_jump(open_http, width):
     page = open_http("one", started=False, viewport={"width": width, "height": 900})
-    shift = page.evaluate(
-        """() => new Promise(done => {
-          let sum = 0;
-          new PerformanceObserver(list => {
-            for (const entry of list.getEntries()) sum += entry.value;
-          }).observe({ type: 'layout-shift', buffered: true });
-          setTimeout(() => done(sum), 700);
-        })"""
-    )
-    assert shift < 0.05
+    assert layout_shift(page) < 0.05
 
 
 # --- dragging ---------------------------------------------------------------------------------
@@ -324,13 +164,6 @@ def test_the_mouse_drags_the_peak_and_the_flank(open_page):
     page.mouse.move(x - 60, y)  # released: nothing follows any more
     assert value(page, "scale") == scale
     page.get_by_text("variance is infinite").wait_for()
-
-
-def touch(cdp, kind: str, *points):
-    cdp.send(
-        "Input.dispatchTouchEvent",
-        {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]},
-    )
 
 
 def test_a_finger_drags_sideways_and_still_scrolls_the_page(open_http):

@@ -1,0 +1,217 @@
+// <kl-tangent-line f mean lambda r seed>: a divergence as the mean gap between a curve and a line.
+
+import { button, choice, slider } from "../kit/controls.js";
+import { copyLink } from "../kit/copy-link.js";
+import { h } from "../kit/dom.js";
+import { handle } from "../kit/drag.js";
+import { KlFigure } from "../kit/element.js";
+import { fixed } from "../kit/format.js";
+import { GENERATORS } from "../kit/math.js";
+import { panel } from "../kit/plot.js";
+import { Model, SAMPLES } from "./model.js";
+import { drawCurve, drawStrip, drawVariance, lambdaScale, rScale } from "./panels.js";
+import { FORMULAS, TARGETS, coefficient, descriptions, reading, tableRows } from "./reading.js";
+import { schema } from "./schema.js";
+
+const TWO_COLUMNS = 600; // px
+const twoDigits = (value) => fixed(value, 2);
+
+const css = `
+.columns { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 1.5rem; }
+.figure.wide .columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+.column { display: flex; flex-direction: column; gap: 0.6rem; min-width: 0; }
+.control-f { flex: 1 1 100%; }
+.buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
+.buttons button { flex: 1 1 auto; padding: 0 0.6rem; }
+.handle .knob, .handle .arrows { stroke: var(--kl-ink); }
+.handle:hover .knob, .handle.held .knob { fill: var(--kl-ink); }
+.line.curve, .line.ink, .dots.ink, .stem.ink { stroke: var(--kl-ink); }
+.stem { fill: none; stroke-width: 1px; }
+.stem.k1 { stroke: var(--kl-k1); }
+.stem.k3 { stroke: var(--kl-k3); }
+.plot text.ink, .plot text.curve { fill: var(--kl-ink); }
+.plot text.large { font-size: 14px; }
+.area.below { fill: var(--kl-k1); fill-opacity: 0.28; }
+.numbers { max-width: 34rem; }
+.numbers tbody th { white-space: normal; }
+.numbers tr.current > * { background: var(--kl-wash); }
+.below { display: flex; flex-direction: column; gap: 0.75rem; margin-top: 1rem; }
+`;
+
+export class TangentLine extends KlFigure {
+  static schema = schema;
+  static css = css;
+
+  #model = new Model();
+
+  build(root) {
+    const change = (name) => (value) => this.update({ [name]: value });
+    const view = () => this.#model.view(this.state);
+    const { mean, r } = schema;
+    this.controls = {
+      f: choice({
+        label: "generator f",
+        name: "f",
+        options: Object.keys(GENERATORS).map((f) => ({ value: f, text: `${f}: f(r) = ${FORMULAS[f]}` })),
+        changed: change("f"),
+      }),
+      r: slider({ label: "r = p/q", name: "r", ...r, text: twoDigits, changed: change("r") }),
+      mean: slider({ label: "mean of p", name: "mean", ...mean, text: twoDigits, changed: change("mean") }),
+      lambda: slider({
+        label: "λ, for a line of slope −λ",
+        name: "lambda",
+        text: coefficient,
+        changed: change("lambda"),
+      }),
+    };
+    this.slopes = {
+      0: button("λ = 0", () => this.update({ lambda: 0 })),
+      tangent: button("tangent", () => this.update({ lambda: "tangent" })),
+      best: button("least variance, λ*", () => this.update({ lambda: "best" })),
+    };
+    this.panels = {
+      curve: panel({
+        name: "curve",
+        title: "",
+        role: "group",
+        margin: { left: 34, right: 66, top: 10, bottom: 22 },
+        clipped: ["density", "below", "curves", "gap"],
+        free: ["axis-name", "names", "labels", "handles"],
+      }),
+      variance: panel({
+        name: "variance",
+        title: "",
+        role: "group",
+        margin: { left: 46, right: 20, top: 28, bottom: 22 },
+        clipped: ["curves"],
+        free: ["axis-name", "stems", "dots", "labels", "handles"],
+      }),
+      strip: panel({
+        name: "strip",
+        title: "",
+        margin: { left: 10, right: 20, top: 4, bottom: 22 },
+        clipped: ["negative", "dots", "curves"],
+        free: ["axis-name", "labels"],
+      }),
+    };
+    this.handles = {
+      r: handle({
+        label: "r on the curve",
+        range: r,
+        current: () => this.state.r,
+        toValue: (px) => rScale(this.panels.curve).invert(px),
+        text: twoDigits,
+        changed: change("r"),
+      }),
+      lambda: handle({
+        label: "λ on the parabola",
+        range: view().range,
+        current: () => view().lambda,
+        toValue: (px) => {
+          const { range } = view();
+          return snap(lambdaScale(this.panels.variance, range).invert(px), range);
+        },
+        text: coefficient,
+        changed: change("lambda"),
+      }),
+    };
+    this.panels.curve.layers.handles.append(this.handles.r.element);
+    this.panels.variance.layers.handles.append(this.handles.lambda.element);
+    this.table = h("table", { class: "numbers" });
+    const group = (...children) => h("div", { class: "column" }, ...children);
+    const { f, lambda } = this.controls;
+    root.append(
+      h(
+        "div",
+        { class: "columns" },
+        group(
+          h("div", { class: "controls" }, f.element, this.controls.r.element, this.controls.mean.element),
+          this.panels.curve.element,
+        ),
+        group(
+          h("div", { class: "controls" }, lambda.element),
+          h("div", { class: "buttons" }, Object.values(this.slopes)),
+          this.panels.variance.element,
+          this.panels.strip.element,
+        ),
+      ),
+      h(
+        "div",
+        { class: "below" },
+        this.announcer.element,
+        this.table,
+        h(
+          "div",
+          { class: "footer" },
+          button("New samples", () => this.update({ seed: (this.state.seed + 1) % 2 ** 32 })),
+          button("Reset", () => this.reset(), { kind: "quiet" }),
+          ...copyLink(() => this.link()),
+        ),
+      ),
+    );
+  }
+
+  draw(width) {
+    const wide = width >= TWO_COLUMNS;
+    this.figure.classList.toggle("wide", wide);
+    const each = wide ? Math.floor((width - 24) / 2) : width;
+    const { curve, variance, strip } = this.panels;
+    curve.resize(each, wide ? 362 : 320);
+    variance.resize(each, 190);
+    strip.resize(each, 150);
+
+    const { state } = this;
+    const view = this.#model.view(state);
+    for (const name of ["f", "r", "mean"]) this.controls[name].show(state[name]);
+    this.controls.lambda.show(view.lambda, view.range);
+    for (const [name, pressed] of Object.entries(this.slopes)) {
+      pressed.setAttribute("aria-pressed", String(String(state.lambda) === name));
+    }
+    drawCurve(curve, state, view, this.handles.r);
+    drawVariance(variance, state, view, this.handles.lambda);
+    drawStrip(strip, state, view);
+    title(curve, "Drag r along the curve", "a sample’s value is its gap");
+    title(variance, "Variance of one sample", "drag λ along the parabola");
+    title(strip, `${SAMPLES} samples of v`, "in nats; the truth dotted");
+    const words = descriptions(state, view);
+    strip.describe(words.strip);
+    variance.root.setAttribute("aria-label", words.variance);
+    variance.root.removeAttribute("aria-labelledby");
+    fillTable(this.table, tableRows(view), TARGETS[state.f]);
+  }
+
+  sentence() {
+    return reading(this.state, this.#model.view(this.state));
+  }
+}
+
+const snap = (value, { min, max, step }) =>
+  Number(Math.min(Math.max(Math.round(value / step) * step, min), max).toPrecision(6));
+
+function title({ heading }, strong, quiet) {
+  heading.replaceChildren(`${strong} `, h("span", {}, quiet));
+}
+
+function fillTable(table, rows, target) {
+  const column = (text) => h("th", { scope: "col" }, text);
+  table.replaceChildren(
+    h("caption", {}, "One sample of f(r) + λ(r − 1) ", h("span", {}, `exact, for ${target}`)),
+    h(
+      "thead",
+      {},
+      h("tr", {}, h("td", {}), ["λ", "variance", "sd / mean", "below 0"].map(column)),
+    ),
+    h(
+      "tbody",
+      {},
+      rows.map(({ name, current, cells }) =>
+        h(
+          "tr",
+          { class: current && "current" },
+          h("th", { scope: "row" }, name),
+          cells.map((cell) => h("td", {}, cell)),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,165 @@
+"""Pages of their own for the browser figures, and what every figure must pass on them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from kllab import explorables
+
+ROOT = Path(__file__).parents[2]
+BOOK_BUNDLE = ROOT / "book" / "_vendor" / "js" / "explorables.js"
+STYLE = """
+body { margin: 0; font: 17px/1.5 sans-serif; color: #222832; background: #fff; }
+html[data-theme="dark"] body { color: #ced6dd; background: #14181e; }
+main { max-width: 760px; margin: 0 auto; padding: 0 16px; }
+.tall { height: 3000px; }
+"""
+
+
+def page_html(body: str, *, script: str = '<script defer src="explorables.js"></script>') -> str:
+    return (
+        '<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<title>Harness</title><link rel="icon" href="data:,">'
+        f"<style>{STYLE}</style>{script}</head>"
+        f"<body><main><h1>Harness</h1>{body}</main></body></html>"
+    )
+
+
+def publish(folder: Path, pages: Mapping[str, str]) -> Path:
+    """Writes the pages and both bundles into a folder."""
+    for bundle in (BOOK_BUNDLE, explorables.SCRIPT):
+        if not bundle.is_file():
+            pytest.fail(f"{bundle.relative_to(ROOT)} is missing: run `npm run build`")
+    shutil.copy(BOOK_BUNDLE, folder / "explorables.js")
+    shutil.copy(explorables.SCRIPT, folder / "live.js")
+    (folder / "index.html").write_text(page_html(""), encoding="utf-8")  # what a server asks for
+    for name, html in pages.items():
+        (folder / f"{name}.html").write_text(html, encoding="utf-8")
+    return folder
+
+
+@dataclass
+class Opener:
+    """Opens pages and remembers what went wrong on them."""
+
+    browser: object
+    base: str
+    contexts: list = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __call__(
+        self, name: str, query: str = "", *, theme: str = "light", started=True, **context
+    ):
+        context.setdefault("viewport", {"width": 1280, "height": 900})
+        context.setdefault("reduced_motion", "reduce")
+        opened = self.browser.new_context(**context)
+        self.contexts.append(opened)
+        page = opened.new_page()
+        page.on("console", lambda m: self.problems.append(f"{m.type}: {m.text}"))
+        page.on("pageerror", lambda e: self.problems.append(f"error: {e}"))
+        page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url}"))
+        page.on("request", lambda r: self._inside(r.url))
+        page.add_init_script(
+            f"document.addEventListener('readystatechange', () => "
+            f"document.documentElement.dataset.theme = '{theme}', {{ once: true }})"
+        )
+        page.goto(f"{self.base}/{name}.html{query}")
+        if started:
+            page.locator("svg.plot .domain").first.wait_for(state="attached")
+        return page
+
+    def close(self):
+        for context in self.contexts:
+            context.close()
+        assert not self.problems
+
+    def _inside(self, url: str):
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.problems.append(f"outside: {url}")
+
+
+def settle(page):
+    """Waits until what was asked for is drawn: figures draw in the next frame."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def drawn(page) -> list[str]:
+    """Every line, dot and bar of the plots."""
+    settle(page)
+    return page.locator("svg.plot path[d]").evaluate_all("all => all.map(e => e.getAttribute('d'))")
+
+
+def query_state(url: str, key: str) -> str:
+    return parse_qs(urlsplit(url).query).get(key, [""])[0]
+
+
+def wait_for_state(page, pattern: str) -> str:
+    page.wait_for_function(
+        "pattern => new RegExp(pattern).test(decodeURIComponent(location.search))", arg=pattern
+    )
+    return page.url
+
+
+def touch(cdp, kind: str, *points):
+    cdp.send(
+        "Input.dispatchTouchEvent",
+        {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]},
+    )
+
+
+def assert_accessible(page):
+    """No violation, and axe has looked: it objects to what it is shown to object to."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+    # axe has looked inside the shadow root, and sees there what it should object to.
+    page.locator(".reading").evaluate("e => { e.style.cssText = 'color: #777; background: #888'; }")
+    found = Axe().run(page).response["violations"]
+    assert [rule["id"] for rule in found] == ["color-contrast"]
+
+
+def assert_fits(page, width: int):
+    """Nothing wider than the page, and every target large enough for a finger."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for target in page.locator("button, select, input:not([hidden]), .handle .hit").all():
+        box = target.bounding_box()
+        label = target.evaluate("e => e.closest('label')?.getBoundingClientRect().height ?? 0")
+        assert max(box["height"], label) >= 24, target.evaluate("e => e.outerHTML")
+        assert box["width"] >= 17
+
+
+def overlapping_labels(page) -> list[tuple[str, str]]:
+    """Pairs of texts in one plot that lie on each other."""
+    found = []
+    for plot in page.locator("svg.plot").all():
+        boxes = plot.locator("text").evaluate_all(
+            "all => all.filter(e => e.textContent).map(e => {"
+            " const b = e.getBBox(), m = e.getCTM();"
+            " return [e.textContent, b.x + m.e, b.y + m.f, b.width, b.height]; })"
+        )
+        for i, (text, x, y, w, h) in enumerate(boxes):
+            for other, x2, y2, w2, h2 in boxes[i + 1 :]:
+                apart = x + w <= x2 + 1 or x2 + w2 <= x + 1 or y + h <= y2 + 4 or y2 + h2 <= y + 4
+                if not apart:
+                    found.append((text, other))
+    return found
+
+
+def layout_shift(page) -> float:
+    return page.evaluate(
+        """() => new Promise(done => {
+          let sum = 0;
+          new PerformanceObserver(list => {
+            for (const entry of list.getEntries()) sum += entry.value;
+          }).observe({ type: 'layout-shift', buffered: true });
+          setTimeout(() => done(sum), 700);
+        })"""
+    )

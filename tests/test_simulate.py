@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +23,7 @@ from kllab.simulate import OfSample, bias_variance, means, sweep
 
 SEEDS = range(100)
 THREE = [K1, K2, K3]
-needs_compiler = pytest.mark.skipif(_compile.compiler() is None, reason="needs a C++ compiler")
+needs_numba = pytest.mark.skipif(_compile.native() is None, reason="needs numba")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -176,27 +177,89 @@ def test_memory_is_bounded_by_the_chunk(pair, monkeypatch):
     assert sum(asked) >= 20_000
 
 
-@needs_compiler
-def test_compiled_sums_are_the_same(pair, monkeypatch):
-    options = {"n": 64, "replicates": 501}
-    plain = means(pair, THREE, generator=seeded(11), **options)
+EACH_KIND = {
+    "values": [K3, bregman("js"), K3.clamped(value=(-1, 0.05)), lambda l: l.exp()],
+    "polynomials": [K1, K2],
+    "both": [K2, bregman("tv"), K1, K3],
+}
+
+
+@needs_numba
+@pytest.mark.parametrize("kind", EACH_KIND)
+@pytest.mark.parametrize(("n", "replicates"), [(1, 501), (64, 501), (100, 77), (5000, 3)])
+def test_machine_code_gives_the_same_sums(pair, monkeypatch, kind, n, replicates):
+    named = {f"e{i}": e for i, e in enumerate(EACH_KIND[kind])}
+    options = {"n": n, "replicates": replicates, "quantiles": ()}
+    plain = bias_variance(pair, named, generator=seeded(11), **options)
+    used = []
+    sums = _compile.native().sums
+    monkeypatch.setattr(_compile.native(), "sums", lambda *a: used.append(1) or sums(*a))
     monkeypatch.delenv("KLLAB_COMPILE", raising=False)
     monkeypatch.setattr(_compile, "WORTH", 1)
-    compiled = means(pair, THREE, generator=seeded(11), **options)
-    assert simulate._sums.error is None
-    assert simulate._sums.seconds is not None
+    fast = bias_variance(pair, named, generator=seeded(11), **options)
+    assert used
+    for name in named:
+        assert fast[name].mean == pytest.approx(plain[name].mean, rel=1e-12)
+        assert fast[name].variance == pytest.approx(plain[name].variance, rel=1e-10)
+        assert fast[name].coverage == plain[name].coverage
+
+
+@needs_numba
+@pytest.mark.parametrize(("rows", "columns"), [(70, 3), (3, 64), (2, 1000)])
+def test_machine_code_takes_any_polynomial_and_column(pair, rows, columns):
+    record = torch.randn(500, 5, dtype=torch.float64, generator=seeded(13))
+    polynomials = torch.randn(6, 3, dtype=torch.float64, generator=seeded(14))
+    kinds = (4, 0, 1, 0, 2, 3)
+    law = pair.sampler
+    head = (12_345, rows, columns, law.stream(seeded(15)), law.entries())
+    tokens = law.draw(12_345, rows * columns, head[3]).view(rows, columns)
+    for e, kind in enumerate(kinds):
+        l, c = record[tokens, 0], polynomials[e]
+        values = record[tokens, kind] if kind else c[0] + c[1] * l + c[2] * l**2
+        want = torch.stack([values.sum(-1), (values**2).sum(-1)])
+        for sums in (_compile.native().sums, simulate._sum_record):
+            got = sums(*head, record, kinds, polynomials)[:, e]
+            torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+
+
+@needs_numba
+def test_machine_code_and_infinite_values(monkeypatch):
+    # p lacks a token that q has: k1, k2 and k3 are infinite there, and may not spoil each other.
+    q, p = torch.tensor([0.9, 0.1]).log(), torch.tensor([1.0, 0.0]).log()
+    pair = kllab.pairs.categorical(q, p)
+    estimators = [*THREE, K3.clamped(value=(0, 1))]
+    options = {"n": 5, "replicates": 200}
+    plain = means(pair, estimators, generator=seeded(12), **options)
+    monkeypatch.delenv("KLLAB_COMPILE", raising=False)
+    monkeypatch.setattr(_compile, "WORTH", 1)
+    fast = means(pair, estimators, generator=seeded(12), **options)
+    assert 0 < int(plain["k1"].isinf().sum()) < 200
     for name, value in plain.items():
-        torch.testing.assert_close(compiled[name], value, rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(fast[name], value, rtol=1e-12, atol=1e-15)
+
+
+def test_without_numba_the_plain_functions_run(monkeypatch):
+    monkeypatch.delenv("KLLAB_COMPILE", raising=False)
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(_compile, "native", lambda: None)
+    assert simulate._sums.form(cpu, 2**30) is simulate._sum_record
+    monkeypatch.undo()
+    monkeypatch.delitem(sys.modules, "kllab._native", raising=False)
+    monkeypatch.delattr(kllab, "_native", raising=False)
+    monkeypatch.setitem(sys.modules, "numba", None)  # what an import of it meets where it is not
+    assert _compile.native.__wrapped__() is None
 
 
 def test_kernels_fall_back_where_compilation_fails(monkeypatch):
     kernel = _compile.Kernel(lambda x: x + 1)
-    monkeypatch.setattr(kernel, "_compile", lambda: 1 / 0)
-    assert kernel.usable(torch.device("cpu"), 2**22) == (_compile.compiler() is not None)
+    monkeypatch.delenv("KLLAB_COMPILE", raising=False)
+    monkeypatch.setattr(_compile, "compiler", lambda: "/bin/c++")
+    monkeypatch.setattr(kernel, "_compile", lambda: lambda x: 1 / 0)
+    assert kernel.form(torch.device("cpu"), 2**22) is kernel
     assert int(kernel(torch.tensor(1))) == 2
     assert kernel.error == "ZeroDivisionError: division by zero"
     assert int(kernel(torch.tensor(2))) == 3
-    assert not kernel.usable(torch.device("cpu"), 2**40)
+    assert kernel.form(torch.device("cpu"), 2**40) is kernel.function
 
 
 def test_what_is_compiled(monkeypatch):
@@ -204,13 +267,15 @@ def test_what_is_compiled(monkeypatch):
     monkeypatch.setattr(_compile, "compiler", lambda: "/bin/c++")
     monkeypatch.delenv("KLLAB_COMPILE", raising=False)
     cpu = torch.device("cpu")
-    assert kernel.usable(cpu, 2**22)
-    assert not kernel.usable(cpu, 2**22 - 1)
+    assert kernel.form(cpu, 2**22) is kernel
+    assert kernel.form(cpu, 2**22 - 1) is kernel.function
     monkeypatch.setenv("KLLAB_COMPILE", "0")
-    assert not kernel.usable(cpu, 2**22)
+    assert kernel.form(cpu, 2**22) is kernel.function
     monkeypatch.delenv("KLLAB_COMPILE")
     monkeypatch.setattr(_compile, "compiler", lambda: None)
-    assert not kernel.usable(cpu, 2**22)
+    assert kernel.form(cpu, 2**22) is kernel.function
+    assert kernel.form(torch.device("cuda"), 2**22) is kernel
+    assert simulate._sums.form(torch.device("cuda"), 2**22) is simulate._sums
 
 
 # --- estimators of the whole sample ---------------------------------------------------------

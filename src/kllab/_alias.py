@@ -123,7 +123,7 @@ def tokens(word: Tensor, entries: Tensor) -> Tensor:
 
 
 def look_up(table: Tensor, index: Tensor) -> Tensor:
-    """table[index] for a table (K,), by the faster of two ways."""
+    """table[index] along the first axis of a table, by the faster of two ways."""
     if torch.compiler.is_compiling():
         return table[index]
-    return table.index_select(0, index.reshape(-1)).view_as(index)
+    return table.index_select(0, index.reshape(-1)).view(index.shape + table.shape[1:])

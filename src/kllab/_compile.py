@@ -1,7 +1,7 @@
 """Compiled kernels where they pay and can be had; the same functions uncompiled elsewhere.
 
-``KLLAB_COMPILE=0`` turns compilation off. Nothing is compiled on import, for small inputs, or
-where no C++ compiler is found (on the CPU).
+``KLLAB_COMPILE=0`` turns compilation off. Nothing is compiled on import or for small inputs, nor,
+on the CPU, where numba is not installed (draws) or no C++ compiler is found (the rest).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from functools import cache
 
@@ -28,47 +27,57 @@ _ONE_LOOP = {
 
 
 class Kernel:
-    """A function of tensors that is compiled at its first call, and called as it is before that.
+    """A function of tensors that ``torch.compile`` compiles at its first call.
 
-    ``seconds`` is what the first compiled call took, ``error`` why there is none.
+    ``native`` names the function of ``kllab._native`` that does the same on the CPU. ``error``
+    says why there is no compiled one.
     """
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable, native: str | None = None):
         self.function = function
-        self.seconds: float | None = None
+        self.native = native
         self.error: str | None = None
         self._compiled: Callable | None = None
         self._lock = threading.Lock()
 
-    def usable(self, device: torch.device, elements: int) -> bool:
-        """Whether a call of this size on this device would be compiled."""
+    def form(self, device: torch.device, elements: int) -> Callable:
+        """What to call for so many elements on this device: compiled, or the plain function."""
         if os.environ.get("KLLAB_COMPILE") == "0" or self.error or elements < WORTH:
-            return False
-        return device.type == "cuda" or (device.type == "cpu" and compiler() is not None)
+            return self.function
+        if device.type == "cpu" and self.native:
+            return getattr(native(), self.native, self.function)
+        can = device.type == "cuda" or (device.type == "cpu" and compiler() is not None)
+        return self if can else self.function
 
     @torch.no_grad()
     def __call__(self, *arguments):
         """The compiled function's value; the plain one's where compilation fails."""
-        if self.error:
-            return self.function(*arguments)
-        if self.seconds is not None:
-            return self._compiled(*arguments)
-        with self._lock:
-            if self.seconds is None and not self.error:
-                start = time.perf_counter()
-                try:
-                    value = self._compile()(*arguments)
-                except Exception as error:  # whatever a tool chain can do wrong
-                    self.error = f"{type(error).__name__}: {error}".splitlines()[0]
-                else:
-                    self.seconds = time.perf_counter() - start
-                    return value
-        return (self._compiled if self.seconds is not None else self.function)(*arguments)
+        if self._compiled is None and not self.error:
+            with self._lock:
+                if self._compiled is None:
+                    compiled = self._compile()
+                    try:
+                        value = compiled(*arguments)
+                    except Exception as error:  # whatever a tool chain can do wrong
+                        self.error = f"{type(error).__name__}: {error}".splitlines()[0]
+                    else:
+                        self._compiled = compiled
+                        return value
+        return (self._compiled or self.function)(*arguments)
 
     def _compile(self) -> Callable:
         options = {name: value for name, value in _ONE_LOOP.items() if name in _known_options()}
-        self._compiled = torch.compile(self.function, fullgraph=True, dynamic=True, options=options)
-        return self._compiled
+        return torch.compile(self.function, fullgraph=True, dynamic=True, options=options)
+
+
+@cache
+def native():
+    """The module of machine code for the CPU, or ``None`` where numba cannot be had."""
+    try:
+        from kllab import _native
+    except ImportError:
+        return None
+    return _native
 
 
 @cache

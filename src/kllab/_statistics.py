@@ -250,7 +250,7 @@ def _fast_applies(a: Tensor) -> bool:
 def _fast(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """Fill ``out`` (12, B), and return the rows that need the exact kernel."""
     count, v = a.shape
-    compiled = count > 1 and _second.usable(a.device, a.numel())
+    compiled = count > 1 and _second.form(a.device, a.numel()) is _second
     rows = 1 if not compiled else min(count, ROWS) if a.device.type == "cpu" else count
     whole = v // _LINE * _LINE
     rest = torch.empty(2, rows, 2, _LINE // 2, dtype=a.dtype, device=a.device)

@@ -105,7 +105,7 @@ class Categorical:
         >>> law.draw(0, 8, stream)[5:].equal(law.draw(5, 3, stream))
         True
         """
-        draw = _draw if _draw.usable(self.device, count) else _draw.function
+        draw = _draw.form(self.device, count)
         return draw(start, count, stream, self._table[law])
 
 
@@ -114,13 +114,13 @@ def _drawn(start: int, count: int, stream: Tensor, table: Tensor) -> Tensor:
     return _alias.tokens(_alias.words(counter, stream), table)
 
 
-_draw = Kernel(_drawn)
+_draw = Kernel(_drawn, native="draw")
 
 
-def chunk_for(kernel, device: torch.device, draws: int) -> int:
+def chunk_for(kernel: Kernel, device: torch.device, draws: int) -> int:
     """How many of so many draws to make at once."""
-    large = device.type != "cpu" or kernel.usable(device, draws)
-    return LARGE_CHUNK if large else CHUNK
+    plain = device.type == "cpu" and kernel.form(device, draws) is kernel.function
+    return CHUNK if plain else LARGE_CHUNK
 
 
 def on_device(generator: torch.Generator, device) -> torch.Generator:

@@ -188,8 +188,8 @@ def bias_variance(
     progress : a bar on stdout; by default in terminals and notebooks, for what takes seconds, and
         never while the book is built (``KLLAB_BOOK=1``).
 
-    On the CPU, runs of at least 2^22 samples from a categorical pair are compiled where there is
-    a C++ compiler, once per process, in some seconds; ``KLLAB_COMPILE=0`` turns that off.
+    On the CPU, runs of at least 2^22 samples from a categorical pair are compiled where numba is
+    installed, once per process, in about a second; ``KLLAB_COMPILE=0`` turns that off.
 
     Raises
     ------
@@ -318,22 +318,20 @@ def _blocks(pair, estimators, n, replicates, generator, device, chunk) -> Iterat
 
 
 def _by_table(pair, estimators, n, replicates, generator, chunk) -> Iterator[Block]:
-    """Categorical pairs: every estimator is a table over tokens, or a polynomial in log r."""
+    """Categorical pairs: every estimator is a column over tokens, or a polynomial in log r."""
     law = pair.sampler
-    stream = law.stream(generator)
+    stream, entries = law.stream(generator), law.entries()
+    call = _sums.form(law.device, n * replicates)
     chunk = chunk or chunk_for(_sums, law.device, n * replicates)
-    order, arguments = _tables(pair, estimators)
-    entries = law.entries()
+    record = _record_of(pair, estimators)
 
     def sums(start: int, rows: int, columns: int) -> Tensor:
-        call = _sums if _sums.usable(law.device, rows * columns) else _sums.function
-        parts = call(start, rows, columns, stream, entries, *arguments)
-        return torch.stack(parts).view(2, len(estimators), rows)[:, order]
+        return call(start, rows, columns, stream, entries, *record)
 
     if n <= chunk // 2:
         step = chunk // n
         for first in range(0, replicates, step):
-            yield tuple(sums(first * n, min(step, replicates - first), n) / n)
+            yield tuple(sums(first * n, min(step, replicates - first), n).div_(n))
         return
     # A replicate larger than a chunk: in lines, which are summed in turn.
     lines = min(64, chunk)
@@ -352,34 +350,34 @@ def _by_table(pair, estimators, n, replicates, generator, chunk) -> Iterator[Blo
 _PREPARED: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def _tables(pair: CategoricalPair, estimators) -> tuple[list[int], tuple]:
-    """Where each estimator stands in the kernel's output, and its (log r, polynomials, tables).
-
-    Kept as long as the pair is, where the estimators cannot change what they compute.
-    """
+def _record_of(pair: CategoricalPair, estimators) -> tuple[Tensor, tuple[int, ...], Tensor]:
+    """``_recorded``, kept as long as the pair is, where estimators cannot change."""
     if not all(isinstance(e, Estimator) for e in estimators):
-        return _tabulated(pair, estimators)
+        return _recorded(pair, estimators)
     kept = _PREPARED.setdefault(pair, {})
     if (which := tuple(estimators)) not in kept:
-        kept[which] = _tabulated(pair, estimators)
+        kept[which] = _recorded(pair, estimators)
     return kept[which]
 
 
-def _tabulated(pair: CategoricalPair, estimators) -> tuple[list[int], tuple]:
-    possible = pair.log_q > -math.inf
-    log_r = torch.where(possible, pair.log_r, 0.0)
+def _recorded(pair: CategoricalPair, estimators) -> tuple[Tensor, tuple[int, ...], Tensor]:
+    """What is known of each token, (V, C): log r, then values; and how estimators follow from it.
+
+    Estimator e is column ``kinds[e]`` of the record or, where that is 0, the polynomial in log r
+    with coefficients ``polynomials[e]``.
+    """
+    log_r = torch.where(pair.log_q > -math.inf, pair.log_r, 0.0)
     finite = bool(torch.isfinite(log_r).all())
-    polynomials, tables, places = [], [], []
+    columns, kinds, polynomials = [log_r if finite else torch.zeros_like(log_r)], [], []
     for estimator in estimators:
         coefficients = _polynomial(estimator) if finite else None
-        places.append((coefficients is None, len(tables if coefficients is None else polynomials)))
-        if coefficients is None:
-            tables.append(_values(estimator, log_r))
-        else:
-            polynomials.append(coefficients)
-    order = [len(polynomials) * in_table + place for in_table, place in places]
-    polynomials = [torch.tensor(c, dtype=torch.float64, device=log_r.device) for c in polynomials]
-    return order, (log_r, polynomials, tables)
+        kinds.append(0 if coefficients else len(columns))
+        polynomials.append(coefficients or (0.0, 0.0, 0.0))
+        if not coefficients:
+            columns.append(_values(estimator, log_r))
+    if len(columns) == 1:
+        columns *= 2  # a kernel may read two at once
+    return torch.stack(columns, -1), tuple(kinds), log_r.new_tensor(polynomials)
 
 
 def _polynomial(estimator) -> tuple[float, float, float] | None:
@@ -395,18 +393,20 @@ def _polynomial(estimator) -> tuple[float, float, float] | None:
     return tuple(coefficients)
 
 
-def _sum_tables(start, rows, columns, stream, entries, log_r, polynomials, tables):
-    """Sums over columns of values and of their squares: one tensor (rows,) each, values first."""
+def _sum_record(start, rows, columns, stream, entries, record, kinds, polynomials):
+    """Sums over columns of each estimator's values, and of their squares: (2, E, rows)."""
     counter = torch.arange(start, start + rows * columns, device=entries.device)
     token = _alias.tokens(_alias.words(counter.view(rows, columns), stream), entries)
-    values = [_alias.look_up(table, token) for table in tables]
-    if polynomials:
-        l = _alias.look_up(log_r, token)
-        values = [(c[2] * l + c[1]) * l + c[0] for c in polynomials] + values
-    return [v.sum(-1) for v in values] + [(v * v).sum(-1) for v in values]
+    known = _alias.look_up(record, token)
+    l = known[..., 0]
+    sums = []
+    for c, kind in zip(polynomials, kinds, strict=True):
+        values = known[..., kind] if kind else (c[2] * l + c[1]) * l + c[0]
+        sums += [values.sum(-1), values.square().sum(-1)]
+    return torch.stack(sums).view(len(kinds), 2, rows).transpose(0, 1)
 
 
-_sums = Kernel(_sum_tables)
+_sums = Kernel(_sum_record, native="sums")
 
 
 def _by_log_r(pair, estimators, n, replicates, generator, chunk) -> Iterator[Block]:

@@ -7,6 +7,7 @@ All results are in nats.
 from kllab import (
     auditor,
     checks,
+    diagnosis,
     divergences,
     estimators,
     exact,
@@ -20,6 +21,7 @@ from kllab import (
 )
 from kllab.auditor import AuditReport, audit
 from kllab.checks import InputError
+from kllab.diagnosis import Diagnosis, diagnose
 from kllab.divergences import DIVERGENCES, Divergence
 from kllab.estimators import K1, K2, K3, Estimator
 
@@ -30,12 +32,15 @@ __all__ = [
     "K2",
     "K3",
     "AuditReport",
+    "Diagnosis",
     "Divergence",
     "Estimator",
     "InputError",
     "audit",
     "auditor",
     "checks",
+    "diagnose",
+    "diagnosis",
     "divergences",
     "estimators",
     "exact",

@@ -17,6 +17,7 @@ from kllab import (
     runtime,
     sampling,
     sequences,
+    simulate,
     training,
 )
 from kllab.auditor import AuditReport, audit
@@ -50,5 +51,6 @@ __all__ = [
     "runtime",
     "sampling",
     "sequences",
+    "simulate",
     "training",
 ]

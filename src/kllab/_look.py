@@ -134,7 +134,7 @@ class Look:
     def far(self, l: Tensor, dtype: torch.dtype = torch.float64):
         """The same, the larger log-probability being −1, so that both stay negative."""
         low, high = (-1 - part.clamp(min=0) for part in (l, -l))
-        frame = next(iter(self.found.values()), self.candidates[0])
+        frame = next(iter(self.found.values()), self.candidates[-1])
         return self.measure(frame, low, high, dtype=dtype)
 
     def target(self, kind: str, measured: tuple[Tensor, Tensor]) -> Tensor:
@@ -182,7 +182,7 @@ class Look:
 
     def clamps(self) -> dict[str, tuple[float, float]]:
         """Where value and derivative are cut, far out; nothing where the function refuses."""
-        frame = next(iter(self.found.values()), self.candidates[0])
+        frame = next(iter(self.found.values()), self.candidates[-1])
         if frame not in self._clamps:
             try:
                 self._clamps[frame] = _scan.clamps(self.far, noise=self._noise())

@@ -70,16 +70,14 @@ def bind(fn: Callable, samples: str, names) -> Binding:
         return Binding(("logprob", other), {}, log_ratio=True)
     if not 2 <= len(required) <= 4:
         got = f"({', '.join(p.name for p in required)})"
-        raise InputError("fn", "1 to 4 required parameters, of roles " + ", ".join(ROLES), got)
+        raise InputError("fn", f"1 to 4 required parameters, of roles {', '.join(ROLES)}", got)
 
     roles = [role_of(p.name) for p in required]
     if len(set(roles)) < len(roles) or not {"logprob", samples} <= {*roles, "old_logprob"}:
         masked = role_of(required[-1].name) == "mask"
-        rest = [r for r in (other, *ROLES[1:3]) if masked or r != "mask"]
-        laws = list(dict.fromkeys(["logprob", *rest]))[: len(required) - masked]
-        roles = [*laws, "mask"][: len(required)] if masked else laws
-        if len(roles) < len(required):
-            raise InputError("names", "the roles of four parameters", "none")
+        count = len(required) - masked
+        roles = ["logprob", other][:count] if count <= 2 else list(ROLES)
+        roles = [*roles[:count], "mask"][: len(required)] if masked else roles[:count]
     wanted = {"mask"} | ({"old_logprob"} & {samples})
     for p in parameters:
         if p.default is not p.empty and role_of(p.name) in wanted - set(roles):
@@ -149,14 +147,14 @@ class Probe:
         """The result as it comes, float64, and its sum's derivative by logprob, or ``None``."""
         out, leaf = self._raw(at)
         if not out.requires_grad:
-            return out.detach().double(), None
+            return out.detach().double().cpu(), None
         self.attached = True
         try:
             (grad,) = torch.autograd.grad(out.sum(), leaf, materialize_grads=True)
         except Exception as error:
             self.backward_error = _said(error)
             grad = torch.full_like(leaf, torch.nan)
-        return out.detach().double(), grad.double()
+        return out.detach().double().cpu(), grad.double()
 
     def tokens(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Value and derivative (N,) of each token alone, nothing masked; ``at``: role to (N,)."""
@@ -213,6 +211,8 @@ class Probe:
             except Exception as error:
                 raise Refused("bad_return", f"It returns {kind}: {_said(error)}.") from None
             self.converted = kind
+        if out.layout != torch.strided or out.device.type == "meta":
+            raise Refused("bad_return", f"It returns a {out.layout} tensor on {out.device.type}.")
         if not out.is_floating_point():
             raise Refused("bad_return", f"It returns {out.dtype}, not floating values.")
         return out
@@ -277,10 +277,13 @@ def aggregation(probe: Probe, at: Mapping[str, Tensor], mask: Tensor) -> str | N
 
     Values and derivatives must both say so.
     """
-    rows, columns = mask.shape
-    v, c = (part.reshape(rows, columns) for part in probe.tokens(
-        {role: t.reshape(-1) for role, t in at.items()}))  # fmt: skip
-    batch = {role: t if probe.dims == 2 else t.reshape(-1) for role, t in at.items()}
+    rows, _ = mask.shape
+    flat = {role: t.reshape(-1) for role, t in at.items()}
+    alone = [
+        probe.tokens({role: t[i : i + 1] for role, t in flat.items()}) for i in range(mask.numel())
+    ]
+    v, c = (torch.cat(part).reshape(mask.shape) for part in zip(*alone, strict=True))
+    batch = dict(at if probe.dims == 2 else flat)
     if probe.masked:
         batch["mask"] = mask if probe.dims == 2 else mask.reshape(-1)
     out, grad = probe.call(batch)

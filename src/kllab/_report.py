@@ -42,14 +42,14 @@ def _line(label: str, part) -> str:
         low, high = part.region
         text += f"  (q {part.q}, p {part.p}"
         text += f"; log r in [{low:.4g}, {high:.4g}])" if math.isfinite(low) else ")"
-    return f"  {label:<9}{text}"
+    return f"{label:<9}{text}"
 
 
 def rows(report) -> list[str]:
     """The lines between verdict and findings."""
     lines = [_line("value", report.value), _line("gradient", report.gradient)]
     if report.aggregation not in (None, "token"):
-        text = f"  {'tokens':<9}{report.aggregation}"
+        text = f"{'tokens':<9}{report.aggregation}"
         if report.empty_mask:
             text += f"; with nothing kept: {report.empty_mask}"
         elif "mask" not in report.roles:
@@ -58,13 +58,15 @@ def rows(report) -> list[str]:
     for label, row in report.cases.items():
         if label in ("three tokens", "dropped token"):
             beside = f", exact {row['divergence']:.5g}" if "divergence" in row else ""
-            lines.append(f"  {'mean':<9}{row['mean']:.5g}{beside}  ({label})")
+            lines.append(f"{'mean':<9}{row['mean']:.5g}{beside}  ({label})")
     return lines
 
 
 def as_text(report) -> str:
     """A screen of text."""
-    lines = [verdict(report), *rows(report)]
+    lines = textwrap.wrap(verdict(report), WIDTH, subsequent_indent="  ")
+    for line in rows(report):
+        lines += textwrap.wrap(line, WIDTH, initial_indent="  ", subsequent_indent=" " * 11)
     for found in report.findings:
         lines += textwrap.wrap(
             f"{found.code}: {found.sentence}", WIDTH, initial_indent="- ", subsequent_indent="  "

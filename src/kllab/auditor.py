@@ -22,6 +22,7 @@ import contextlib
 import io
 import math
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -185,21 +186,23 @@ def audit(
             claim = get(claim).name
         except (KeyError, TypeError) as error:
             raise InputError("claim", "a divergence's name", str(error.args[0])) from None
-    binding = bind(fn, samples, names)
     with _undisturbed():
-        return _Audit(fn, usage, samples, claim, binding).report()
+        return _Audit(fn, usage, samples, claim).report(names)
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """What a function may change for everybody is put back; what it prints is dropped."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    dtype = torch.get_default_dtype()
+    dtype, anomaly = torch.get_default_dtype(), torch.is_anomaly_enabled()
+    quiet = contextlib.redirect_stdout(io.StringIO())
     try:
-        with contextlib.redirect_stdout(io.StringIO()), torch.enable_grad():
+        with quiet, warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
             yield
     finally:
         torch.set_default_dtype(dtype)
+        torch.autograd.set_detect_anomaly(anomaly)
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
@@ -217,9 +220,10 @@ _TINY = 1e-6
 class _Audit:
     """The steps of one audit, and what they have found so far."""
 
-    def __init__(self, fn, usage: str, samples: str, claim: str | None, binding: Binding):
+    def __init__(self, fn, usage: str, samples: str, claim: str | None):
         self.fn, self.usage, self.samples, self.claim = fn, usage, samples, claim
-        self.binding, self.candidates = binding, frames(samples, binding.roles)
+        self.binding = Binding((), {})
+        self.candidates = frames(samples, LAWS)
         self.judged = "value" if usage == "metric" else "gradient"
         self.kinds = ("value",) if usage == "metric" else ("value", "gradient")
         self.parts = {"value": Part("unknown"), "gradient": Part("unknown")}
@@ -237,9 +241,11 @@ class _Audit:
         instead = advice(code, self.usage, self.claim or "kl_qp", moves_q=moves_q)
         self.findings.append(Finding(code, sentence, numbers, instead))
 
-    def report(self) -> AuditReport:
-        first = self.candidates[0]
+    def report(self, names) -> AuditReport:
         try:
+            self.binding = bind(self.fn, self.samples, names)
+            self.candidates = frames(self.samples, self.binding.roles)
+            first = self.candidates[0]
             self.probe = Probe(self.fn, self.binding, first.q, first.p)
             self.look = Look(self.probe, self.usage, self.candidates)
             self.batches()
@@ -247,6 +253,7 @@ class _Audit:
                 self.identity()
                 self.numerics()
                 self.curve = self.drawn()
+            self.writes()
         except Refused as refused:
             self.add(refused.code, str(refused), **refused.numbers)
             self.parts = {
@@ -274,7 +281,7 @@ class _Audit:
     # --- batches: tokens that are put together, masks -----------------------------------------
 
     def batches(self) -> None:
-        """Aggregation, masked places, writes into the input."""
+        """Aggregation and masked places."""
         mask = torch.ones(3, 4, dtype=torch.float64)
         if self.probe.masked:
             mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.float64)
@@ -297,9 +304,6 @@ class _Audit:
             )
         if self.probe.masked:
             self.padding(first, mask)
-        if self.probe.mutates:
-            names = ", ".join(self.probe.mutates)
-            self.add("mutates_input", f"It writes into {names}.", arguments=names)
 
     def batch(self, mask: Tensor, step: float) -> dict[str, Tensor]:
         """Log-probabilities (B, T) whose log-ratios run over ±1.5, equal in masked places."""
@@ -340,6 +344,11 @@ class _Audit:
             self.empty = f"{whole:g}" if grad is None or torch.isfinite(grad).all() else "nan"
         except Refused:
             self.empty = "raises"
+
+    def writes(self) -> None:
+        if self.probe.mutates:
+            names = ", ".join(self.probe.mutates)
+            self.add("mutates_input", f"It writes into {names}.", arguments=names)
 
     # --- identity: what it is --------------------------------------------------------------------
 

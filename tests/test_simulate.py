@@ -434,6 +434,17 @@ def test_results_do_not_depend_on_the_executor(swept, kind):
     assert result == swept
 
 
+def test_a_dask_cluster_runs_a_sweep(swept):
+    distributed = pytest.importorskip("distributed", reason="needs dask.distributed")
+    cluster = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
+    with distributed.Client(**cluster, dashboard_address=None) as client:
+        workers = client.scheduler_info()["workers"]
+        executor = client.get_executor(pure=False)
+        result = sweep(CASES, [*THREE, bregman("alpha(0.3)")], executor=executor, **OPTIONS)
+    assert len(workers) == 2
+    assert result == swept
+
+
 def test_results_do_not_depend_on_the_other_cases(swept):
     alone = sweep({"zipf": _zipf()}, [*THREE, bregman("alpha(0.3)")], n=8, replicates=300, seed=5)
     assert alone["zipf", 8] == swept["zipf", 8]

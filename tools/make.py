@@ -201,6 +201,12 @@ def test(options) -> None:
     run(python(), "-m", "pytest", *options.rest, env=environment(KLLAB_SCALE="test"))
 
 
+def bench(options) -> None:
+    """The table of speeds, as ratios measured in one run."""
+    set_up(options.torch)
+    run(python(), ROOT / "benchmarks" / "bench.py", *options.rest)
+
+
 def pdf(options) -> None:
     set_up(options.torch)
     build("singlehtml")
@@ -230,6 +236,7 @@ COMMANDS = {
     "serve": serve,
     "lab": lab,
     "test": test,
+    "bench": bench,
     "pdf": pdf,
     "lock": lock,
     "clean": clean,

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from scipy.special import ndtri
 from torch import Tensor
+from tqdm import tqdm
 
 from kllab import _alias, exact, runtime
 from kllab._compile import Kernel
@@ -509,28 +510,8 @@ def _share(count: int, total: int) -> tuple[float, float]:
 # --- progress -------------------------------------------------------------------------------
 
 
-class _NoBar:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def update(self, _: int) -> None:
-        pass
-
-
-def _bar(total: int, wanted: bool | None, unit: str = "replicate"):
-    """A tqdm bar on stdout, since stderr is where a strict build looks for warnings."""
-    shown = _watched() if wanted is None else wanted
-    if not shown:
-        return _NoBar()
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        if wanted:
-            raise
-        return _NoBar()
+def _bar(total: int, wanted: bool | None, unit: str = "replicate") -> tqdm:
+    """A bar on stdout, since stderr is where a strict build looks for warnings."""
     return tqdm(
         total=total,
         unit=unit,
@@ -538,6 +519,7 @@ def _bar(total: int, wanted: bool | None, unit: str = "replicate"):
         file=sys.stdout,
         leave=False,
         delay=0.0 if wanted else 2.0,
+        disable=not (_watched() if wanted is None else wanted),
     )
 
 

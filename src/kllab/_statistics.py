@@ -39,7 +39,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
-class Moments:
+class MeanVariance:
     """Mean and variance of one sample's value, each (...,) float64, in nats and nats²."""
 
     mean: Tensor
@@ -61,9 +61,9 @@ class Statistics:
     js: Tensor
     jeffreys: Tensor
     tv: Tensor
-    k1: Moments
-    k2: Moments
-    k3: Moments
+    k1: MeanVariance
+    k2: MeanVariance
+    k3: MeanVariance
 
     def __getitem__(self, name: str):
         if name not in (known := [field.name for field in fields(self)]):
@@ -122,7 +122,7 @@ def statistics(logits_q: Tensor, logits_p: Tensor) -> Statistics:
     kl, kl_pq, chi2_pq, chi2_qp, hellinger2, js, tv, k2, k3, *variances = out.view(_COLUMNS, *shape)
     return Statistics(
         kl, kl_pq, chi2_pq, chi2_qp, hellinger2, js, kl + kl_pq, tv,
-        *(Moments(*pair) for pair in zip((kl, k2, k3), variances, strict=True)),
+        *(MeanVariance(*pair) for pair in zip((kl, k2, k3), variances, strict=True)),
     )  # fmt: skip
 
 

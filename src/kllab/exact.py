@@ -22,6 +22,8 @@ from scipy import integrate
 from torch import Tensor
 
 from kllab import _lattice
+from kllab._statistics import MeanVariance as MeanVariance
+from kllab._statistics import Statistics as Statistics
 from kllab._statistics import statistics as statistics
 from kllab.checks import InputError, as_count, as_log, as_log_probs, same_vocabulary
 from kllab.divergences import Divergence, Term, get

@@ -117,7 +117,7 @@ def _drawn(start: int, count: int, stream: Tensor, table: Tensor) -> Tensor:
 _draw = Kernel(_drawn, native="draw")
 
 
-def chunk_for(kernel: Kernel, device: torch.device, draws: int) -> int:
+def chunk_for(kernel, device: torch.device, draws: int) -> int:
     """How many of so many draws to make at once."""
     plain = device.type == "cpu" and kernel.form(device, draws) is kernel.function
     return CHUNK if plain else LARGE_CHUNK

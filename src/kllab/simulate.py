@@ -70,6 +70,8 @@ Estimators = PerSample | Sequence[PerSample] | Mapping[str, PerSample]
 class Summary:
     """One estimator over all replicates; ``*_error`` are standard errors of this simulation.
 
+    Attributes
+    ----------
     mean, bias, variance : of the n-sample mean, in nats and nats²; bias against the ``truth``,
         the exact divergence of the estimator's target.
     exact_mean, exact_variance : what the first and the third must be.
@@ -77,6 +79,8 @@ class Summary:
     coverage : share whose interval mean ± z s/√n holds the truth.
     quantiles : level to value.
 
+    Notes
+    -----
     ``None`` stands for what is not defined: no target, a single sample, an estimator that gives
     one number per sample without a spread, or (the exact columns) one that is not per-sample.
     """

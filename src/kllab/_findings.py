@@ -18,6 +18,7 @@ CODES: Mapping[str, str] = {
     "not_the_claim": "a known divergence, or a multiple of it, but not the claimed one",
     "bias": "its mean differs from the claimed divergence on reference cases",
     "constant": "its value is not 0 where both distributions agree",
+    "zero_value": "its mean is the same for every pair",
     "zero_gradient": "no expected gradient: noise only",
     "no_grad": "no gradient reaches logprob",
     "off_policy": "samples come from old_logprob, and no importance weight says so",

@@ -92,6 +92,7 @@ def free_columns(kind: str, frame: Frame, l: Tensor) -> dict[str, Tensor]:
 _ANCHORS = (-4.0, -7.0)  # the mean of both log-probabilities
 _SHIFTS = (0.375, -0.5)  # exact in float32, as all points are
 _SOME = torch.tensor([-2, -1.25, -0.75, -0.25, 0.25, 0.5, 1, 1.75, 2.25], dtype=torch.float64)
+_OFF_CORNERS = _SOME + 2.0**-6  # where clamps are not put
 _POINTS = 4096
 NOWHERE = (-math.inf, math.inf)
 NO_DIFFERENCE = "the difference of the two log-probabilities"
@@ -231,6 +232,16 @@ class Look:
         if any(not torch.equal(self.target(kind, o), self.target(kind, here)) for o in others):
             return None
         return Look(self.probe, self.usage, [frame]).part(kind).terms
+
+    def is_derivative(self) -> bool:
+        """Whether autograd's derivative is that of the value, by central differences."""
+        frame, step = self.candidates[-1], 2.0**-10
+        at = frame.at(_ANCHORS[0] - _OFF_CORNERS / 2, _ANCHORS[0] + _OFF_CORNERS / 2)
+        ahead, behind = (
+            self.probe.tokens(at | {"logprob": at["logprob"] + by})[0] for by in (step, -step)
+        )
+        slope, c = (ahead - behind) / (2 * step), self.probe.tokens(at)[1]
+        return bool((slope - c).abs().max() <= 1e-3 * torch.stack([slope, c]).abs().max())
 
     def _frame(self, kind: str) -> tuple[Frame | None, torch.dtype, str]:
         """The frame in which the part is a function of log r alone, and its precision; or why

@@ -48,10 +48,14 @@ def _line(label: str, part) -> str:
 def rows(report) -> list[str]:
     """The lines between verdict and findings."""
     lines = [_line("value", report.value), _line("gradient", report.gradient)]
+    if report.non_negative is False and report.usage == "metric":
+        lines[0] += ", single values may be negative"
+    if report.detached:
+        lines[1] += ", not the derivative of the value: something is detached"
     if report.aggregation not in (None, "token"):
         text = f"{'tokens':<9}{report.aggregation}"
-        if report.empty_mask:
-            text += f"; with nothing kept: {report.empty_mask}"
+        if report.nothing_kept:
+            text += f"; with nothing kept: {report.nothing_kept}"
         elif "mask" not in report.roles:
             text += "; it takes no mask, so padding would count"
         lines.append(text)

@@ -65,8 +65,10 @@ class AuditReport:
     ``value``, ``gradient``: :class:`Part`.  ``findings``: a list of faults, each with ``.code
     .sentence .numbers .instead``.  ``aggregation``: "token" for one value per token, one of
     :data:`kllab.sequences.HOW`, "mean" (without a mask), "sum", or ``None`` where none was found.
-    ``empty_mask``: what a batch with nothing kept gives, as text.  ``cases``: exact means on the
-    reference pairs.  ``curve``: log r, value, score weight, for the figure.
+    ``nothing_kept``: what a batch, and one with an empty sequence, gives then, as text.
+    ``non_negative``: whether no single value is below 0.  ``detached``: whether the gradient is
+    not the derivative of the value.  Both are ``None`` where that was not looked at.  ``cases``:
+    exact means on the reference pairs.  ``curve``: log r, value, score weight, for the figure.
     """
 
     name: str
@@ -78,7 +80,9 @@ class AuditReport:
     gradient: Part
     findings: list[Finding]
     aggregation: str | None
-    empty_mask: str
+    nothing_kept: str
+    non_negative: bool | None
+    detached: bool | None
     cases: dict[str, dict[str, float]]
     claimed: dict[str, bool | None]
     curve: dict[str, list[float]] = field(repr=False)
@@ -101,8 +105,10 @@ class AuditReport:
         claim: whether that part is a combination of divergences with no fault of identity (a
         wrong sign, an upside-down ratio, no gradient …).  ``None``: it could not be judged.
         """
-        parts = ("value", "gradient") if strict else (self.judged,)
-        answers = [self.claimed[part] for part in parts]
+        both = strict and self.gradient.verdict != "not_asked"
+        answers = [
+            self.claimed[part] for part in (("value", "gradient") if both else (self.judged,))
+        ]
         return False if False in answers else None if None in answers else True
 
     @property
@@ -235,6 +241,8 @@ class _Audit:
         self.curve: dict[str, list[float]] = {}
         self.how: str | None = None
         self.empty = ""
+        self.non_negative: bool | None = None
+        self.detached: bool | None = None
 
     def add(self, code: str, sentence: str, **numbers) -> None:
         moves_q = self.candidates[-1].q == "logprob"
@@ -253,6 +261,10 @@ class _Audit:
                 self.identity()
                 self.numerics()
                 self.curve = self.drawn()
+                lowest = min(self.curve["value"])
+                self.non_negative = None if math.isnan(lowest) else lowest >= 0
+                if self.usage != "metric" and self.probe.attached:
+                    self.detached = not self.look.is_derivative()
             self.writes()
         except Refused as refused:
             self.add(refused.code, str(refused), **refused.numbers)
@@ -272,7 +284,9 @@ class _Audit:
             **self.parts,
             findings=self.findings,
             aggregation=self.how,
-            empty_mask=self.empty,
+            nothing_kept=self.empty,
+            non_negative=self.non_negative,
+            detached=self.detached,
             cases=self.cases,
             claimed=self.claimed,
             curve=self.curve,
@@ -338,12 +352,20 @@ class _Audit:
                 f"Masked places change the result when they hold {', '.join(leaks)}.",
                 pads=leaks,
             )
+        some_empty = keep.clone()
+        some_empty[-1] = 0
+        said = [self.kept_nothing(shaped, torch.zeros_like(keep))]
+        if self.probe.dims == 2:
+            said.append(f"one empty sequence: {self.kept_nothing(shaped, some_empty)}")
+        self.empty = ", ".join(said)
+
+    def kept_nothing(self, batch: dict[str, Tensor], mask: Tensor) -> str:
         try:
-            out, grad = self.probe.call(shaped | {"mask": torch.zeros_like(keep)})
-            whole = float(out.sum())
-            self.empty = f"{whole:g}" if grad is None or torch.isfinite(grad).all() else "nan"
+            out, grad = self.probe.call(batch | {"mask": mask})
         except Refused:
-            self.empty = "raises"
+            return "raises"
+        finite = torch.isfinite(out).all() and (grad is None or torch.isfinite(grad).all())
+        return f"{float(out.sum()):.4g}" if finite else "nan"
 
     def writes(self) -> None:
         if self.probe.mutates:
@@ -359,12 +381,12 @@ class _Audit:
             if self.parts[kind].verdict != "unknown":
                 self.claimed[kind] = self.meets(kind)
         if self.usage in ("loss", "both") and not self.probe.attached:
-            self.detached()
+            self.no_gradient()
         elif self.probe.backward_error and self.usage in ("loss", "both"):
             self.add("raises", f"Its backward pass raises {self.probe.backward_error}.")
         self.cases = self.means()
         part = self.parts[self.judged]
-        if part.verdict == "zero" and self.probe.attached | (self.usage == "reward"):
+        if part.verdict == "zero" and "no_grad" not in (f.code for f in self.findings):
             self.add(
                 "zero_gradient" if self.judged == "gradient" else "unknown", _ZERO[self.judged]
             )
@@ -387,7 +409,7 @@ class _Audit:
         c = self.look.multiple(kind, self.claim)
         return c is not None and (c > 0 if kind == "gradient" else abs(c - 1) <= _TINY)
 
-    def detached(self) -> None:
+    def no_gradient(self) -> None:
         by = f" (it returns {self.probe.converted})" if self.probe.converted else ""
         self.add("no_grad", f"No gradient reaches logprob{by}: as a loss it does nothing.")
 

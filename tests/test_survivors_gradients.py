@@ -1,0 +1,63 @@
+"""What mutation testing of ``gradients`` found untested, one test each."""
+
+import pytest
+import torch
+
+from kllab import K2, _fit
+from kllab.gradients import (
+    as_reward_centred,
+    as_reward_leave_one_out,
+    coefficient,
+    covariance,
+    dictionary,
+    expected,
+    penalty_for,
+    variance,
+)
+
+
+def f64(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+L = f64(0.5, 0.5).log()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: as_reward_centred(K2, L, L, None, 0),
+        lambda: as_reward_leave_one_out(K2, L, L, None, 0),
+        lambda: coefficient(K2, L, L, None, "loss"),
+        lambda: expected(K2, L, L, "loss"),
+        lambda: variance(K2, L, L, "loss"),
+        lambda: covariance(K2, L, L, "loss"),
+        lambda: dictionary(K2, "loss"),
+        lambda: penalty_for("kl_qp", "loss"),
+    ],
+)
+def test_options_have_to_be_named(call):
+    with pytest.raises(TypeError, match="positional"):
+        call()
+
+
+def test_the_dictionary_shows_fn_log_probabilities_and_no_ratio_beyond_three_nats():
+    seen = []
+
+    def fn(logprob, ref_logprob):
+        seen.append((logprob.detach(), ref_logprob.detach()))
+        return (ref_logprob - logprob) ** 2 / 2
+
+    dictionary(fn, usage="both")
+    logprob, ref_logprob = (torch.cat(side) for side in zip(*seen, strict=True))
+    assert logprob.max() < 0
+    assert ref_logprob.max() < 0
+    step = 2.0**-12
+    assert (ref_logprob - logprob).abs().max() == pytest.approx(_fit.REACH + step, abs=1e-9)
+    means = ((logprob + ref_logprob) / 2).round(decimals=6).unique()
+    assert len(means) == 2
+
+
+def test_a_removable_gap_at_one_in_a_function_that_is_not_even():
+    entry = dictionary(lambda l: torch.expm1(l) / l, usage="reward")
+    assert entry.constant == pytest.approx(1.0, abs=1e-12)

@@ -248,13 +248,13 @@ def test_module(name: str, tree: Path, sample: int | None, again: bool) -> list[
 
     record = RESULTS / f"{name}.jsonl"
     before = load(record) if again else []
-    chosen = {(o.mutant.operator, o.mutant.occurrence): o for o in before}
+    known = {o.mutant: o for o in before}  # of a line that has changed nothing is known
     kills: Counter[str] = Counter(o.by for o in before if o.by)
     record.parent.mkdir(parents=True, exist_ok=True)
     outcomes = []
     with record.open("w", encoding="utf-8") as out:
         for mutant, code in mutants(source, sample, seed):
-            outcome = chosen.get((mutant.operator, mutant.occurrence))
+            outcome = known.get(mutant)
             if outcome is None or outcome.verdict in ("survived", "timeout"):
                 path.write_text(code, encoding="utf-8")
                 answer = forked(tests, Observer(durations, kills), limit, log)
@@ -315,6 +315,7 @@ def main() -> None:
         tree = Path(folder).resolve()
         copy_of_the_tree(tree)
         sys.path.insert(0, str(tree / "src"))
+        os.environ["PYTHONPATH"] = sys.path[0]  # for tests that start Python anew
         os.chdir(tree)
         preload()
         for name in options.module:

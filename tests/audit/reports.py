@@ -46,11 +46,6 @@ def ratio_in_the_exponent(logprob, ref_logprob):
     return ratio.exp() - 1 - ratio
 
 
-def kl_div_of_torch(logprob, ref_logprob):
-    """Meant for whole distributions; on log-probabilities of one token it weights by p(x)."""
-    return torch.nn.functional.kl_div(logprob, ref_logprob, log_target=True, reduction="none")
-
-
 @torch.no_grad()
 def under_no_grad(logprob, ref_logprob):
     return half_square(logprob, ref_logprob)
@@ -325,7 +320,7 @@ REPORTS = (
             Code(
                 lambda new, old: absolute(old, new),
                 lambda new, old: bregman(old, new),
-                ("unknown", "bias"),
+                ("bias", "unknown"),
                 samples="old_logprob",
                 names=OLD,
                 remain=("overflow",),
@@ -355,15 +350,9 @@ REPORTS = (
             "google-deepmind/rlax#14",
             "pytorch/pytorch#57459",
         ),
-        "A library's KL over whole distributions takes its arguments in the order opposite to the "
-        "formula's.",
-        (
-            Code(
-                kl_div_of_torch,
-                log_ratio,
-                ("not_difference",),
-            ),
-        ),
+        "A KL between whole distributions takes its arguments in the other order.",
+        why_not="The audit asks what one sampled token is worth, and these functions take whole "
+        "distributions. Called on two unequal ones, they tell their order at once.",
     ),
     Report(
         "10",
@@ -490,7 +479,7 @@ REPORTS = (
             Code(
                 weighted_half_square,
                 constant_weight_half_square,
-                ("unknown", "mixed_sign"),
+                ("mixed_sign", "unknown"),
                 usage="loss",
                 samples="old_logprob",
             ),

@@ -126,6 +126,11 @@ def weighted_by_probability(logprob, ref_logprob):
     return logprob.exp() * log_ratio(logprob, ref_logprob)
 
 
+def kl_div_of_torch(logprob, ref_logprob):
+    """Meant for whole distributions; on one token's log-probabilities it weights by p(x)."""
+    return torch.nn.functional.kl_div(logprob, ref_logprob, log_target=True, reduction="none")
+
+
 def normalised_by_logprob(logprob, ref_logprob):
     return log_ratio(logprob, ref_logprob) / logprob.abs()
 
@@ -291,6 +296,7 @@ NO_ANSWER = {
     "running sum": running_sum,
     "times probability": weighted_by_probability,
     "over logprob": normalised_by_logprob,
+    "kl_div": kl_div_of_torch,
     "max": lambda a, b: bregman(a, b).max(),
     "median": lambda a, b: bregman(a, b).median(),
     "standard deviation": lambda a, b: log_ratio(a, b).std(),
@@ -412,6 +418,7 @@ MUST_SAY = {
     "centred": "not_elementwise",
     "times probability": "not_difference",
     "over logprob": "not_difference",
+    "kl_div": "not_difference",
 }
 
 

@@ -222,7 +222,7 @@ def test_a_clamp_on_the_value_has_two_sides():
 
 
 def test_where_verls_clamp_bites():
-    """results.md section 7: k3 = 10 at log r = 2.6109 (ratio 13.61) and at −11.0."""
+    """k3 = 10 at log r = 2.6109 (ratio 13.61) and at −11.0."""
     clamped = K3.clamped(log_r=(-20, 20), value=(-10, 10))
     up = float(mp.findroot(lambda x: mp.exp(x) - 1 - x - 10, 2.6))
     down = float(mp.findroot(lambda x: mp.exp(x) - 1 - x - 10, -11))
@@ -537,7 +537,7 @@ def test_rao_blackwell_is_the_exact_token_divergence():
 
 
 def test_rao_blackwell_can_raise_the_variance_of_a_sum():
-    """results.md section 6: two steps, mean 2.39545 both, Var(MC) 3.31591, Var(RB) 5.06974."""
+    """Two steps, mean 2.39545 both, Var(MC) 3.31591, Var(RB) 5.06974."""
     first_q, first_p = log(0.5, 0.5), log(0.25, 0.75)
     second_q = torch.stack([log(0.5, 0.5), log(0.01, 0.99)])
     second_p = torch.stack([log(0.5, 0.5), log(0.99, 0.01)])

@@ -14,6 +14,7 @@ from scipy import optimize
 from kllab import K1, K2, K3, exact, pairs
 from kllab.divergences import HALF_SQUARED_LOG, get
 from kllab.estimators import bregman, with_lambda
+from kllab.gradients import coefficient, expected
 
 
 def tensor(values):
@@ -412,6 +413,50 @@ def test_off_policy():
         "w k3": "0.08020",
         "w k1": "0.08020",
     }
+
+
+def test_rollout_metrics_by_direction():
+    """Samples from the rollout: E[ρ − 1 − log ρ] is KL(rollout‖train), not KL(train‖rollout)."""
+    generator = np.random.default_rng(1)
+    generator.normal(size=12 + 100)
+    rollout, train = softmax(generator.normal(size=3)), softmax(generator.normal(size=3))
+    pair = categorical(rollout, train)  # x ~ rollout, r = train / rollout
+    there, back = (exact.target_value(name, pair) for name in ("kl_qp", "kl_pq"))
+    assert (f"{there:.5f}", f"{back:.5f}") == ("0.42208", "0.34851")
+    assert exact.moments(K3, pair).mean == pytest.approx(there, rel=1e-12)
+    # The other direction from the same samples: ρ log ρ − (ρ − 1).
+    other = exact.moments(lambda l: torch.exp(l) * l - torch.expm1(l), pair)
+    assert other.mean == pytest.approx(back, rel=1e-12)
+
+
+def test_a_sampled_tail_beside_an_exact_head():
+    """P = (.8, .2), Q = (.5, .5), token A summed exactly: the tail needs (u + 1) ∇log P, not u."""
+    share = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+    log_q, log_p = torch.stack([share, 1 - share]).log(), tensor([0.5, 0.5]).log()
+    head = log_q[0].exp() * (log_q[0] - log_p[0])
+    (at_head,) = torch.autograd.grad(head, share, retain_graph=True)
+    (score,) = torch.autograd.grad(log_q[1], share)
+    tail = {
+        usage: log_q[1].exp() * coefficient(K1, log_q[1], log_p[1], usage=usage) * score
+        for usage in ("reward", "both")
+    }
+    assert f"{(at_head + tail['reward']).item():.5f}" == "2.38629"
+    assert f"{(at_head + tail['both']).item():.5f}" == "1.38629"  # log 4, as of the binary example
+
+
+def test_a_ratio_upside_down_in_a_companion_code():
+    """log q − log p taken for log r: E[k3] is χ² − KL, and k1 as a reward has the sign reversed."""
+    generator = np.random.default_rng(0)
+    log_p = tensor(softmax(generator.normal(size=8))).log()
+    log_q = tensor(softmax(log_p.numpy() + generator.normal(size=8))).log()
+    pair = pairs.categorical(log_q, log_p)
+    assert f"{kl(pair):.4f}" == "0.1153"
+    assert f"{exact.moments(lambda l: K3(-l), pair).mean:.4f}" == "0.1253"
+    assert f"{exact.moments(lambda l: K1(-l), pair).mean:.4f}" == "-0.1153"
+    wrong = expected(lambda l: K1(-l), log_q, log_p, usage="reward")
+    true = expected(K1, log_q, log_p, usage="reward")
+    cosine = torch.nn.functional.cosine_similarity(wrong, true, dim=0)
+    assert cosine.item() == pytest.approx(-1, abs=1e-12)
 
 
 # --- sequences as one Gaussian shift ----------------------------------------------------------

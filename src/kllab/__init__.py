@@ -5,6 +5,7 @@ All results are in nats.
 """
 
 from kllab import (
+    atlas,
     auditor,
     checks,
     diagnosis,
@@ -20,6 +21,7 @@ from kllab import (
     simulate,
     training,
 )
+from kllab.atlas import ATLAS
 from kllab.auditor import AuditReport, audit
 from kllab.checks import InputError
 from kllab.diagnosis import Diagnosis, diagnose
@@ -28,6 +30,7 @@ from kllab.estimators import K1, K2, K3, Estimator
 
 __version__ = "0.1.0"
 __all__ = [
+    "ATLAS",
     "DIVERGENCES",
     "K1",
     "K2",
@@ -37,6 +40,7 @@ __all__ = [
     "Divergence",
     "Estimator",
     "InputError",
+    "atlas",
     "audit",
     "auditor",
     "checks",

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kllab.auditor import SAMPLES, USAGES, audit, exit_code
+from kllab.auditor import EXIT_CODE, SAMPLES, USAGES, audit
 from kllab.checks import InputError
 
 
@@ -102,7 +102,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"kllab audit: {error}", file=sys.stderr)
         return 2
     print(json.dumps(report.to_dict(), indent=2) if options.json else report)
-    return exit_code(report.agreement(strict=options.strict))
+    return EXIT_CODE[report.agreement(strict=options.strict)]
 
 
 if __name__ == "__main__":

@@ -181,6 +181,18 @@ class Look:
             verdict, terms, (low, high), fit.residual, fit.free, clamps, frame.q, frame.p, why
         )
 
+    def curve(self) -> dict[str, list[float]]:
+        """Value, and the weight on the score, over ±6 nats, for the figure."""
+        l = torch.linspace(-6, 6, 97, dtype=torch.float64)
+        try:
+            measured = self.far(l)
+        except Refused:
+            return {"log_r": [], "value": [math.nan]}
+        curve = {"log_r": l.tolist(), "value": measured[0].tolist()}
+        if self.usage != "metric":
+            curve["weight"] = self.target("gradient", measured).tolist()
+        return curve
+
     def clamps(self) -> dict[str, tuple[float, float]]:
         """Where value and derivative are cut, far out; nothing where the function refuses."""
         frame = next(iter(self.found.values()), self.candidates[-1])
@@ -214,6 +226,8 @@ class Look:
 
     def flipped(self) -> dict[str, float]:
         """Terms of the value with log r turned into −log r."""
+        if "value" not in self.points:
+            return {}
         at = self.points["value"]
         both = at.l.abs() <= min(float(-at.l[0]), float(at.l[-1]))
         if float(at.l[both][-1] - at.l[both][0]) < _fit.NARROWEST / 2:

@@ -52,46 +52,37 @@ class Binding:
         return (*self.positional, *self.keyword.values())
 
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_UNNAMED = inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY)
+
+
 def bind(fn: Callable, samples: str, names) -> Binding:
     """Which role each parameter of ``fn`` has, from ``names``, else from their own names."""
     if not callable(fn):
         raise InputError("fn", "a function", type(fn).__name__)
-    other = "ref_logprob" if samples == "logprob" else samples
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (ValueError, TypeError):  # a builtin such as torch.abs
-        parameters = [inspect.Parameter("log_r", inspect.Parameter.POSITIONAL_ONLY)]
+        parameters = [_UNNAMED]
+    takes = [p for p in parameters if p.kind not in _VARIADIC]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        takes += [_UNNAMED] * ((len(names) if names else 2) - len(takes))
+    required = [p for p in takes if p.default is p.empty]
     if names is not None:
-        return _named(names, samples, parameters)
-    required = [p for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
-    if not required and any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return Binding(("logprob", other), {})
+        roles = _checked(names, samples, len(required), len(takes))
+        return _binding(takes, roles)
     if len(required) == 1 and required[0].kind is not inspect.Parameter.KEYWORD_ONLY:
+        other = "ref_logprob" if samples == "logprob" else samples
         return Binding(("logprob", other), {}, log_ratio=True)
     if not 2 <= len(required) <= 4:
         got = f"({', '.join(p.name for p in required)})"
         raise InputError("fn", f"1 to 4 required parameters, of roles {', '.join(ROLES)}", got)
-
-    roles = [role_of(p.name) for p in required]
-    if len(set(roles)) < len(roles) or not {"logprob", samples} <= {*roles, "old_logprob"}:
-        masked = role_of(required[-1].name) == "mask"
-        count = len(required) - masked
-        roles = ["logprob", other][:count] if count <= 2 else list(ROLES)
-        roles = [*roles[:count], "mask"][: len(required)] if masked else roles[:count]
-    wanted = {"mask"} | ({"old_logprob"} & {samples})
-    for p in parameters:
-        if p.default is not p.empty and role_of(p.name) in wanted - set(roles):
-            required, roles = [*required, p], [*roles, role_of(p.name)]
-    positional, keyword = [], {}
-    for p, role in zip(required, roles, strict=True):
-        if keyword or p.kind is p.KEYWORD_ONLY or p.default is not p.empty:
-            keyword[p.name] = role
-        else:
-            positional.append(role)
-    return Binding(tuple(positional), keyword)
-
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    roles = _guessed(required, samples)
+    for p in takes:  # what may be left out is passed where it matters
+        extra = role_of(p.name)
+        if p not in required and extra not in roles and extra in ("mask", samples):
+            required, roles = [*required, p], [*roles, extra]
+    return _binding(required, roles)
 
 
 def role_of(name: str) -> str:
@@ -100,24 +91,41 @@ def role_of(name: str) -> str:
     return next((role for role, said in _OTHERS.items() if words & said), "logprob")
 
 
-def _named(names, samples: str, parameters) -> Binding:
+def _guessed(required, samples: str) -> list[str]:
+    """By name; in the order of ``ROLES`` where the names do not fit together."""
+    roles = [role_of(p.name) for p in required]
+    if len(set(roles)) == len(roles) and {"logprob", samples} <= {*roles, "old_logprob"}:
+        return roles
+    masked = roles[-1] == "mask"
+    count = len(required) - masked
+    other = "ref_logprob" if samples == "logprob" else samples
+    laws = ["logprob", other] if count <= 2 else list(ROLES)
+    return [*laws[:count], *["mask"] * masked]
+
+
+def _checked(names, samples: str, least: int, most: int) -> tuple[str, ...]:
     names = (names,) if isinstance(names, str) else tuple(names)
     expected = f"different roles of {', '.join(ROLES)}, 'logprob' and {samples!r} among them"
-    if not set(names) <= set(ROLES) or len(set(names)) < len(names):
+    if not (
+        set(names) <= set(ROLES)
+        and len(set(names)) == len(names)
+        and {"logprob", samples} <= {*names, "old_logprob"}
+        and len(set(names) - {"mask"}) > 1
+    ):
         raise InputError("names", expected, repr(names))
-    if not {"logprob", samples} <= {*names, "old_logprob"} or len(set(names) - {"mask"}) < 2:
-        raise InputError("names", expected, repr(names))
-    required = [p for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
-    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    takes = [p for p in parameters if p.kind not in _VARIADIC]
-    if not (len(required) <= len(names) and (open_ended or len(names) <= len(takes))):
-        raise InputError("names", f"a role for each of {len(required)} parameters", repr(names))
-    by_keyword = {
-        p.name: role
-        for p, role in zip(takes, names, strict=False)
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    return Binding(names[: len(names) - len(by_keyword)], by_keyword)
+    if not least <= len(names) <= most:
+        raise InputError("names", f"a role for each of {least} parameters", repr(names))
+    return names
+
+
+def _binding(parameters, roles) -> Binding:
+    """Required ones by position, the others by keyword."""
+    pairs = list(zip(parameters, roles, strict=False))
+    by_place = [p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p, _ in pairs]
+    return Binding(
+        tuple(role for (_, role), place in zip(pairs, by_place, strict=True) if place),
+        {p.name: role for (p, role), place in zip(pairs, by_place, strict=True) if not place},
+    )
 
 
 # --- calls ------------------------------------------------------------------------------------
@@ -159,18 +167,18 @@ class Probe:
     def tokens(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Value and derivative (N,) of each token alone, nothing masked; ``at``: role to (N,)."""
         n = len(at["logprob"])
-        if self.kind == "scalar":
-            each = [self.call(self._shaped(at, i, i + 1, 1)) for i in range(n)]
-        else:
-            width = n if self.kind == "token" else 1
-            each = [self.call(self._shaped(at, 0, n, width))]
+        width, rows = (n if self.kind == "token" else 1), (n if self.kind == "sequence" else 1)
+        each = [
+            self.call(self.shaped({r: t.reshape(-1, width)[i : i + rows] for r, t in at.items()}))
+            for i in range(0, n // width, rows)
+        ]
         values = torch.cat([out.reshape(-1) for out, _ in each])
         grads = [torch.zeros_like(out) if g is None else g for out, g in each]
         return values, torch.cat([g.reshape(-1) for g in grads])
 
-    def _shaped(self, at, start: int, stop: int, width: int) -> dict[str, Tensor]:
-        shape = (-1, width) if self.dims == 2 else (-1,)
-        return {role: t[start:stop].reshape(shape) for role, t in at.items()}
+    def shaped(self, at: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """(batch, time), or one axis where the function takes one."""
+        return {role: t if self.dims == 2 else t.reshape(-1) for role, t in at.items()}
 
     def _raw(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         leaf = at["logprob"].detach().clone().requires_grad_(self.with_grad)

@@ -34,6 +34,8 @@ LOOKS: Mapping[str, Look] = {
     "truth": Look(INK, INK, (0, (1.2, 1.6))),
     "q": Look(QUIET, "#595959"),
     "p": Look("#CC79A7", "#A2487A", (0, (3, 1.2))),
+    "chi2_pq": Look("#E69F00", "#8A5F00", (0, (4, 1.2, 1.2, 1.2, 1.2, 1.2))),
+    "chi2_qp": Look("#56B4E9", "#1B6E9C", (0, (8, 1.5))),
 }
 """Palette by name; unknown names fall back to ink."""
 

@@ -1,11 +1,14 @@
 """What mutation testing of ``exact`` and its lattice found untested, one test each."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from kllab import K1, K3, exact, pairs
+from kllab.estimators import bregman
 
 
 def f64(*values):
@@ -57,3 +60,67 @@ def test_rounding_of_the_total_mass_reaches_neither_cdf_nor_quantile():
     below = exact.SamplingDistribution(values, f64(0.5, 0.5 - 1e-15), 0.0, 1)
     assert above.cdf(2.0).item() == 1.0
     assert above.quantile(1.0).item() == below.quantile(1.0).item() == 1.0
+
+
+def test_an_integrand_that_neither_grows_nor_decays_is_infinite():
+    """At s² = 2 the second moment of r is that of a constant over the whole line."""
+    m = exact.moments(bregman("chi2_pq"), pairs.gaussian(0.0, math.sqrt(2)), method="quadrature")
+    assert (m.mean, m.variance) == (math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("fn", "coefficients", "end"),
+    [
+        (torch.exp, (0.0, 3.0, -4.5), (709.78 + 4.5) / 3),  # overflows on the right
+        (torch.exp, (0.0, -3.0, -4.5), (709.78 + 4.5) / 3),  # on the left
+        (torch.exp, (0.25, 1.0, -2.0), math.sqrt(4 + 4 * 711.78) - 2),  # sooner on the right
+        (torch.exp, (0.25, -1.0, -2.0), math.sqrt(4 + 4 * 711.78) - 2),
+        (torch.ones_like, (0.25, 1.0, -2.0), 600.0),
+    ],
+)
+def test_the_end_of_the_range_is_where_either_side_overflows(fn, coefficients, end):
+    step = 599 / 2399
+    assert end - 1.001 * step <= exact._end_of_range(fn, coefficients) <= end
+
+
+def test_roots_are_those_on_the_line_and_within_the_range():
+    assert exact._roots(1.0, -3.0, 2.0, 10.0) == pytest.approx([2.0, 1.0])
+    assert exact._roots(1.0, -3.0, 2.0, 1.5) == pytest.approx([1.0])
+    assert exact._roots(1.0, 0.0, 1.0, 10.0) == []
+    assert exact._roots(0.0, 2.0, 3.0, 10.0) == [-1.5]
+    assert exact._roots(0.0, 0.0, 3.0, 10.0) == []
+
+
+def test_pieces_and_error_of_a_quadrature_by_hand(monkeypatch):
+    """Dyadic pieces out to the end; ten times QUADPACK's bound, and 64 roundings."""
+    pieces = []
+
+    def quad(fn, left, right, **options):
+        pieces.append((left, right))
+        return 2.0, 1e-3
+
+    monkeypatch.setattr(exact.integrate, "quad", quad)
+    value, error = exact._integrate(torch.ones_like, pairs.gaussian(0.3, 1.0))
+    powers = [2.0**i for i in range(-1, 10)]
+    cuts = sorted([-600.0, *(-x for x in powers), 0.0, 0.15, *powers, 600.0])
+    assert np.array(pieces) == pytest.approx(np.array(list(itertools.pairwise(cuts))))
+    assert value == 2.0 * len(pieces)
+    assert error == pytest.approx(len(pieces) * (1e-2 + 128 * 2.0**-52), rel=1e-12)
+
+
+def test_the_tail_beyond_the_range_is_in_the_error(monkeypatch):
+    """r⁴ overflows at |x| = 38; there the integrand still falls, like e^{−.02 x²}."""
+    monkeypatch.setattr(exact.integrate, "quad", lambda *_, **options: (0.0, 0.0))
+    scale = 1 / math.sqrt(0.76)
+    _, error = exact._integrate(lambda l: torch.exp(4 * l), pairs.gaussian(0.0, scale))
+    end = exact._end_of_range(lambda l: torch.exp(4 * l), (0.12, 0.0, -math.log(scale)))
+    assert 37 < end < 39
+    outer = math.exp(-0.02 * end**2) / scale**4 / math.sqrt(2 * math.pi)
+    tail = outer * 0.02 * end / (0.02 * end**2 * (1 - 0.98**2))
+    assert error == pytest.approx(2 * tail, rel=1e-9)
+
+
+def test_the_error_of_a_closed_form_shrinks_with_its_terms():
+    m = exact.moments(K1, pairs.gaussian(1e-6, 1.0), method="closed_form")
+    assert m.mean == pytest.approx(5e-13, rel=1e-12)
+    assert m.error < 1e-13 * m.mean

@@ -252,7 +252,7 @@ def test_module(name: str, tree: Path, sample: int | None, again: bool) -> list[
     kills: Counter[str] = Counter(o.by for o in before if o.by)
     record.parent.mkdir(parents=True, exist_ok=True)
     outcomes = []
-    with record.open("w", encoding="utf-8") as out:
+    with record.open("a" if again else "w", encoding="utf-8") as out:
         for mutant, code in mutants(source, sample, seed):
             outcome = known.get(mutant)
             if outcome is None or outcome.verdict in ("survived", "timeout"):
@@ -261,9 +261,9 @@ def test_module(name: str, tree: Path, sample: int | None, again: bool) -> list[
                 outcome = Outcome(mutant, *judged(answer))
                 kills[outcome.by] += 1
                 print(f"{outcome.verdict:9}{mutant.number:5}  {mutant.becomes}", flush=True)
+                out.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
+                out.flush()
             outcomes.append(outcome)
-            out.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
-            out.flush()
     path.write_text(source, encoding="utf-8")
     return outcomes
 

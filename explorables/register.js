@@ -2,10 +2,12 @@
 
 import { TangentLine } from "./tangent-line/index.js";
 import { TwoGaussians } from "./two-gaussians/index.js";
+import { VocabularyFigure } from "./vocabulary/index.js";
 
 export const figures = {
   "kl-two-gaussians": TwoGaussians,
   "kl-tangent-line": TangentLine,
+  "kl-vocabulary": VocabularyFigure,
 };
 
 export function register({ ownsAddress }) {

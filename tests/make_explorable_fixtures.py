@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 
 import mpmath as mp
+import numpy as np
 
 import kllab
 
@@ -251,12 +252,72 @@ def control_variates() -> list[dict]:
         return [control_variate(name, mean) for name in GENERATORS for mean in (0.3, 1.0, 2.0)]
 
 
+# --- a vocabulary -----------------------------------------------------------------------------
+
+TOKENS = 2**16 - 1
+VOCABULARIES = [  # temperature, noise, top-p
+    (0.6, 0.3, 1.0),
+    (1.0, 0.0, 0.9),
+    (0.8, 0.3, 0.95),
+    (1.3, 1.0, 1.0),
+    (1.0, 0.05, 1.0),
+    (0.5, 1.0, 0.5),
+]
+
+
+def fixed_noise() -> np.ndarray:
+    plastic = 1.324717957244746
+    u, v = (np.arange(1, TOKENS + 1) * a % 1 for a in (1 / plastic, 1 / plastic**2))
+    return np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)
+
+
+def vocabulary(temperature: float, noise: float, top: float) -> dict:
+    """Sums over tokens sorted by size, in 80-bit floats where the machine has them."""
+    real = np.longdouble
+    p = (np.arange(TOKENS, dtype=real) + 2) ** real(-1.25)
+    p /= p.sum()
+    weight = np.exp(np.log(p) / real(temperature) + real(noise) * fixed_noise().astype(real))
+    q = weight / weight.sum()
+    order = np.argsort(-q, kind="stable")
+    size = TOKENS if top == 1 else int(np.searchsorted(np.cumsum(q[order]), real(top))) + 1
+    head = np.sort(order[:size])
+    q, inside = q[head] / q[head].sum(), p[head]
+    log_r = np.log(inside) - np.log(q)
+    values = {"k1": -log_r, "k2": log_r**2 / 2, "k3": np.expm1(log_r) - log_r}
+    octave = np.floor(np.log2(head + 1)).astype(int)
+
+    def by_octave(parts) -> list[float]:
+        return [float(part) for part in np.bincount(octave, parts.astype(float), 16)]
+
+    out = {"temperature": temperature, "noise": noise, "top": top, "tokens": size}
+    out["kl"] = float((q * values["k1"]).sum())
+    out["lost"] = float(inside.sum() - 1) if size < TOKENS else 0.0
+    for name, value in values.items():
+        mean = (q * value).sum()
+        spread = q * (value - mean) ** 2
+        out[name] = {
+            "mean": float(mean),
+            "variance": float(spread.sum()),
+            "variance_by_octave": by_octave(spread),
+            "mean_by_octave": by_octave(q * value),
+        }
+    rng, cumulative = Xoshiro128(7, 3), np.cumsum(q)
+    uniforms = [real(float(rng.uniform())) for _ in range(64)]
+    out["drawn"] = [int(head[np.searchsorted(cumulative, u, side="right")]) for u in uniforms]
+    return out
+
+
+def vocabularies() -> list[dict]:
+    return [vocabulary(*settings) for settings in VOCABULARIES]
+
+
 def fixtures() -> dict[str, object]:
     return {
         "generator": generator(),
         "arithmetic": arithmetic(),
         "averages": averages(),
         "control_variates": control_variates(),
+        "vocabularies": vocabularies(),
     }
 
 

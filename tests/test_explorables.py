@@ -17,12 +17,18 @@ from make_explorable_fixtures import (
     control_variates,
     generator,
     law_of_average,
+    vocabularies,
 )
 
+import kllab
 from kllab import InputError, explorables, figures
 
 ROOT = Path(__file__).parents[1]
 PICTURE = '<img src="data:," alt="a picture">'  # where the real one, half a second, adds nothing
+
+
+def stored(name: str):
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
 class Outline(HTMLParser):
@@ -220,6 +226,76 @@ def test_what_tangent_line_cannot_show_is_refused(argument, value):
     assert error.value.argument == argument
 
 
+def test_vocabulary_brings_its_state_and_its_picture(monkeypatch):
+    monkeypatch.setenv("KLLAB_BOOK", "1")
+    outline = Outline(explorables.vocabulary(top_p=0.95, n=1024, seed=2**32 - 1)._repr_html_())
+    (element,) = outline.all("kl-vocabulary")
+    assert "min-height" in element.pop("style")
+    assert element == {
+        "temperature": "0.6",
+        "noise": "0.3",
+        "top": "0.95",
+        "n": "1024",
+        "seed": "4294967295",
+        "sample": "1",
+    }
+    (image,) = outline.all("img")
+    assert "each octave" in image["alt"]
+
+
+@pytest.mark.parametrize("row", stored("vocabularies"), ids=lambda row: f"{row['kl']:.3g}")
+def test_the_picture_of_vocabulary_has_the_pair_of_the_browser(row):
+    """The sums of the fixture, which the figure in the browser reproduces, from kllab's pair."""
+    pair = explorables._vocabulary_pair(row["temperature"], row["noise"], row["top"])
+    assert int((pair.log_q > -torch.inf).sum()) == row["tokens"]
+    for name, estimator in explorables.ESTIMATORS.items():
+        ours = kllab.exact.moments(estimator, pair)
+        assert ours.mean == pytest.approx(row[name]["mean"], rel=1e-9)
+        assert ours.variance == pytest.approx(row[name]["variance"], rel=1e-8, abs=1e-20)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {},
+            "0.10 % of its samples; their part of the variance is 5 % of k1’s, 37 % of k2’s, 95 %",
+        ),
+        (
+            {"temperature": 1.0, "noise": 0.0, "top_p": 0.9},
+            "nothing varies. p(supp q) − 1 is −0.1,",
+        ),
+        ({"temperature": 1.0, "noise": 0.0}, "KL(q‖p) is 0 nats"),
+        ({"temperature": 0.8, "top_p": 0.95}, "p(supp q) − 1 is −0.211"),
+    ],
+)
+def test_the_caption_of_vocabulary(settings, words):
+    text = Outline(explorables.vocabulary(**settings).fallback).text
+    assert words in text
+    assert ("supp q" in text) == ("top_p" in settings)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("temperature", 0.4),
+        ("noise", -0.1),
+        ("noise", float("nan")),
+        ("top_p", 0.4),
+        ("top_p", 1.01),
+        ("n", 48),
+        ("n", 8192),
+        ("seed", -1),
+        ("sample", 0),
+        ("sample", True),
+    ],
+)
+def test_what_vocabulary_cannot_show_is_refused(argument, value):
+    with pytest.raises(InputError) as error:
+        explorables.vocabulary(**{argument: value})
+    assert error.value.argument == argument
+
+
 def numbers(value):
     """A nested fixture with its numbers as pytest.approx, so that a rounding is no difference."""
     if isinstance(value, dict):
@@ -229,11 +305,7 @@ def numbers(value):
     return pytest.approx(value, rel=1e-9, abs=2e-6) if isinstance(value, float) else value
 
 
-def stored(name: str):
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("make", [generator, arithmetic, control_variates])
+@pytest.mark.parametrize("make", [generator, arithmetic, control_variates, vocabularies])
 def test_fixtures_are_up_to_date(make):
     assert stored(make.__name__) == numbers(make())
 

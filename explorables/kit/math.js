@@ -8,6 +8,8 @@
 
 import FFT from "fft.js";
 
+export * from "./tokens.js";
+
 export const ESTIMATORS = ["k1", "k2", "k3"];
 
 const LOG_SQRT_2PI = 0.5 * Math.log(2 * Math.PI);

@@ -120,6 +120,13 @@ export function spreadLabels(wanted, gap, low, high) {
 
 export const quietAxis = (axis) => axis.tickSizeOuter(0).tickSizeInner(4).tickPadding(5);
 
+/** Powers of two up to n as ticks, as many as have room. */
+export function runningTicks(axis, n, panel) {
+  const ticks = Array.from({ length: Math.log2(Math.max(n, 2)) + 1 }, (_, i) => 2 ** i);
+  const every = Math.ceil((ticks.length * 30) / (panel.right - panel.left));
+  return axis.tickValues(ticks.filter((_, i) => i % every === 0)).tickFormat(String);
+}
+
 /** The variable's name, right of the tick labels. */
 export const nameAxis = (panel, text, offset = 12) =>
   label(panel.layers["axis-name"], "name", text, {

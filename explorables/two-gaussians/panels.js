@@ -16,6 +16,7 @@ import {
   polyline,
   prune,
   quietAxis,
+  runningTicks,
   sideLabels,
 } from "../kit/plot.js";
 import { DASHES } from "../kit/theme.js";
@@ -145,14 +146,7 @@ export function drawRunning(panel, state, view) {
   const x = scaleLog([1, Math.max(n, 2)], [panel.left, panel.right]);
   const [low, high] = runningRange(state, view);
   const y = scaleLinear([low, high], [panel.bottom, panel.top]);
-  const ticks = Array.from({ length: Math.log2(Math.max(n, 2)) + 1 }, (_, i) => 2 ** i);
-  const every = Math.ceil((ticks.length * 30) / (panel.right - panel.left));
-  drawAxis(
-    panel.layers["axis-x"],
-    quietAxis(axisBottom(x).tickValues(ticks.filter((_, i) => i % every === 0)).tickFormat(String)),
-    0,
-    panel.bottom,
-  );
+  drawAxis(panel.layers["axis-x"], quietAxis(runningTicks(axisBottom(x), n, panel)), 0, panel.bottom);
   drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
   drawNegative(panel, { y: y(0), height: panel.bottom - y(0) });
 

@@ -1,0 +1,159 @@
+// <kl-vocabulary temperature top noise n seed sample>: where KL and its noise come from among 65,535
+// tokens.
+
+import { button, powersOfTwo, slider, wholeNumber } from "../kit/controls.js";
+import { copyLink } from "../kit/copy-link.js";
+import { h } from "../kit/dom.js";
+import { KlFigure } from "../kit/element.js";
+import { fixed } from "../kit/format.js";
+import { TOKENS } from "../kit/math.js";
+import { panel } from "../kit/plot.js";
+import { Model } from "./model.js";
+import { drawCarriers, drawLaw, drawMeans, drawRunning, drawVariances } from "./panels.js";
+import { descriptions, reading, tableRows, whole } from "./reading.js";
+import { schema } from "./schema.js";
+
+const TWO_COLUMNS = 600; // px
+const twoDigits = (value) => fixed(value, 2);
+
+const css = `
+.columns { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 1.5rem; }
+.figure.wide .columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+.column { display: flex; flex-direction: column; gap: 0.6rem; min-width: 0; }
+.control { flex-basis: 6.75rem; }
+.control-n { flex-basis: 8.5rem; }
+.control-seed { flex: 0 1 6rem; }
+.buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
+.buttons button { flex: 1 1 auto; padding: 0 0.6rem; }
+.numbers { max-width: 34rem; }
+.below { display: flex; flex-direction: column; gap: 0.75rem; margin-top: 1rem; }
+`;
+
+const margin = { left: 46, right: 24, top: 8, bottom: 22 };
+
+export class VocabularyFigure extends KlFigure {
+  static schema = schema;
+  static css = css;
+
+  #model = null;
+
+  build(root) {
+    this.#model = new Model();
+    const change = (name) => (value) => this.update({ [name]: value });
+    const setting = (name, label) =>
+      slider({ label, name, ...schema[name], text: twoDigits, changed: change(name) });
+    this.controls = {
+      temperature: setting("temperature", "temperature"),
+      noise: setting("noise", "logit noise"),
+      top: setting("top", "top-p"),
+      n: slider({
+        label: "samples, n",
+        name: "n",
+        min: 0,
+        max: Math.log2(schema.n.max),
+        step: 1,
+        scale: powersOfTwo,
+        text: whole,
+        changed: change("n"),
+      }),
+      seed: wholeNumber({ label: "seed", name: "seed", ...schema.seed, changed: change("seed") }),
+    };
+    const free = ["axis-name", "labels"];
+    this.panels = {
+      law: panel({ name: "law", title: "", margin, clipped: ["curves"], free }),
+      mean: panel({ name: "mean", title: "", margin, clipped: ["negative", "bars"], free }),
+      variance: panel({ name: "variance", title: "", margin, clipped: ["negative", "curves"], free: ["dots", ...free] }),
+      running: panel({
+        name: "running",
+        title: "",
+        margin: { ...margin, right: 74 },
+        clipped: ["negative", "truth", "curves"],
+        free: ["dots", ...free],
+      }),
+      carriers: panel({ name: "carriers", title: "", margin, clipped: ["curves"], free: ["dots", ...free] }),
+    };
+    this.next = button("", () => this.update({ sample: (this.state.sample % schema.sample.max) + 1 }), { kind: "main" });
+    this.table = h("table", { class: "numbers" });
+    const { temperature, noise, top, n, seed } = this.controls;
+    const { law, mean, variance, running, carriers } = this.panels;
+    const group = (...children) => h("div", { class: "column" }, ...children);
+    const controls = (...parts) => h("div", { class: "controls" }, parts.map(({ element }) => element));
+    root.append(
+      h(
+        "div",
+        { class: "columns" },
+        group(controls(temperature, noise, top), law.element, mean.element, variance.element),
+        group(
+          controls(n, seed),
+          h("div", { class: "buttons" }, this.next),
+          running.element,
+          carriers.element,
+        ),
+      ),
+      h(
+        "div",
+        { class: "below" },
+        this.announcer.element,
+        this.table,
+        h(
+          "div",
+          { class: "footer" },
+          button("Reset", () => this.reset(), { kind: "quiet" }),
+          ...copyLink(() => this.link()),
+        ),
+      ),
+    );
+    title(law, `p and q over ${whole(TOKENS)} tokens`, "by rank");
+    title(mean, "What each octave of ranks adds to KL", "in nats");
+    title(variance, "Share of the variance", "per octave; the tail shaded");
+    title(running, "Averages as they come in", "in nats");
+    title(carriers, "Share of the k3 mean", "one line a sample, by rank");
+  }
+
+  draw(width) {
+    const wide = width >= TWO_COLUMNS;
+    this.figure.classList.toggle("wide", wide);
+    const each = wide ? Math.floor((width - 24) / 2) : width;
+    const { state, panels } = this;
+    panels.law.resize(each, 120);
+    panels.mean.resize(each, 150);
+    panels.variance.resize(each, 160);
+    panels.running.resize(each, wide ? 210 : 190);
+    panels.carriers.resize(each, wide ? 190 : 160);
+
+    const view = this.#model.view(state);
+    for (const [name, control] of Object.entries(this.controls)) control.show(state[name]);
+    this.next.textContent = state.n === 1 ? "Next sample" : `Next sample of ${whole(state.n)}`;
+    drawLaw(panels.law, view);
+    drawMeans(panels.mean, view);
+    drawVariances(panels.variance, view);
+    drawRunning(panels.running, state, view);
+    drawCarriers(panels.carriers, view);
+    const words = descriptions(state, view);
+    for (const name of Object.keys(panels)) panels[name].describe(words[name]);
+    fillTable(this.table, tableRows(state, view), state.n);
+  }
+
+  sentence() {
+    return reading(this.state, this.#model.view(this.state));
+  }
+}
+
+function title({ heading }, strong, quiet) {
+  heading.replaceChildren(`${strong} `, h("span", {}, quiet));
+}
+
+function fillTable(table, rows, n) {
+  const column = (text) => h("th", { scope: "col" }, text);
+  table.replaceChildren(
+    h("caption", {}, n === 1 ? "One sample " : `Averages of ${whole(n)} `, h("span", {}, "exact, with the tail’s share of the variance, and this sample")),
+    h("thead", {}, h("tr", {}, h("td", {}), ["mean", "sd", "tail’s share", "seen"].map(column))),
+    h(
+      "tbody",
+      {},
+      rows.map(({ name, cells }) =>
+        h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", {}, cell))),
+      ),
+    ),
+  );
+}

@@ -162,7 +162,7 @@ def test_without_scripts_the_chapter_is_there(chrome, address):
             page.goto(f"{address}/{name}", wait_until="load")
             assert page.locator(".bd-article h1").count() == 1
             assert page.locator("figure img").count() > 0
-            for figure in page.locator("kl-two-gaussians").all():
+            for figure in page.locator("kl-two-gaussians, kl-tangent-line, kl-vocabulary").all():
                 assert figure.locator("img").is_visible()
         # Scripts that the page preloads are given up, and that counts as failed.
         assert [fault for fault in faults if ".js" not in fault] == []

@@ -638,7 +638,7 @@ def test_bad_functions_are_refused(fn, expectation, usage):
 
 
 def test_bad_usage():
-    with pytest.raises(InputError, match="usage: expected 'loss', 'reward' or 'both'"):
+    with pytest.raises(InputError, match="usage: expected one of loss, reward, both"):
         dictionary(K1, usage="metric")
 
 

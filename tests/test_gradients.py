@@ -808,7 +808,7 @@ def test_bad_usage():
         lambda: coefficient(K1, *THREE, usage="metric"),
         lambda: penalty_for("kl_qp", usage="metric"),
     ):
-        with pytest.raises(InputError, match="usage: expected 'loss', 'reward' or 'both'"):
+        with pytest.raises(InputError, match="usage: expected one of loss, reward, both"):
             call()
 
 

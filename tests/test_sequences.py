@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kllab import K1, K2, K3, exact, sequences
+from kllab import K1, K2, K3, exact, gradients, sequences
 from kllab._masks import one_of, weigh
 from kllab.checks import InputError
 from kllab.pairs import word_frequencies
@@ -432,7 +432,7 @@ def seeded_noise_model(seed, noise):
     return tree, torch.tensor(ref + noise * rng.normal(size=(tree.rows, 3))), torch.tensor(ref)
 
 
-@pytest.mark.parametrize("usage", sequences.USAGES)
+@pytest.mark.parametrize("usage", gradients.USAGES)
 @pytest.mark.parametrize("credit", sequences.CREDITS)
 @pytest.mark.parametrize("eos", [None, 0])
 @pytest.mark.parametrize(
@@ -595,9 +595,9 @@ def test_differentiated_prefix_weights_follow_the_sequence_kl_off_policy():
         ({"usage": "loss", "weight": "is"}, "weight: expected one of none, token"),
         (
             {"usage": "loss", "fn": lambda a, b: a.sum()},
-            r"fn: expected values of shape .* got \(\)",
+            r"fn: expected one value per sample, shape .* got shape \(\)",
         ),
-        ({"usage": "loss", "fn": lambda a, b: 1.0}, "fn: expected values of shape .* got float"),
+        ({"usage": "loss", "fn": lambda a, b: 1.0}, "fn: expected one value per .* got float"),
     ],
 )
 def test_expected_gradient_refuses(options, message):

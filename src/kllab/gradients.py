@@ -30,10 +30,13 @@ import torch
 from torch import Tensor
 
 from kllab import _fit
+from kllab._masks import one_of
 from kllab.checks import InputError, as_log, as_log_probs
 from kllab.divergences import DIVERGENCES, Divergence, get, with_slope
 
 PerSample = Callable[..., Tensor]
+USAGES = ("loss", "reward", "both")
+BASELINES = ("none", "mean", "leave_one_out")
 
 
 # --- placements: surrogate losses, one value per sample ---------------------------------------
@@ -81,7 +84,7 @@ def as_reward(fn: PerSample, logprob: Tensor, ref_logprob: Tensor, old_logprob=N
     tensor([ 0.5000, -1.0000])
     """
     inputs = _inputs(logprob, ref_logprob, old_logprob)
-    return _constant(_evaluate(fn, *inputs)) * inputs[0]
+    return placed(_evaluate(fn, *inputs), inputs[0], usage="reward")
 
 
 def as_both(fn: PerSample, logprob: Tensor, ref_logprob: Tensor, old_logprob=None) -> Tensor:
@@ -97,8 +100,25 @@ def as_both(fn: PerSample, logprob: Tensor, ref_logprob: Tensor, old_logprob=Non
     tensor([ 0.5000, -1.0000])
     """
     inputs = _inputs(logprob, ref_logprob, old_logprob)
-    value = _evaluate(fn, *inputs)
-    return value + _constant(value) * inputs[0]
+    return placed(_evaluate(fn, *inputs), inputs[0], usage="both")
+
+
+def placed(value: Tensor, logprob: Tensor, *, usage: str, reward: Tensor | None = None) -> Tensor:
+    """The surrogate for values that are there already: their shape, nats.
+
+    ``usage``: "loss", "reward" or "both".  ``reward``: what a token answers for as reward, where
+    that is not ``value`` itself; detached here.  Raises ``InputError`` for another usage.
+
+    >>> logprob = torch.tensor([-1.0, -2.0], requires_grad=True)
+    >>> placed(torch.tensor([0.5, -1.0]), logprob, usage="reward").sum().backward()
+    >>> logprob.grad
+    tensor([ 0.5000, -1.0000])
+    """
+    one_of("usage", usage, USAGES)
+    if usage == "loss":
+        return value
+    pushed = _constant(value if reward is None else reward) * logprob
+    return pushed if usage == "reward" else value + pushed
 
 
 def straight_through(
@@ -175,9 +195,7 @@ def as_reward_centred(
     tensor([ 0.7500, -0.7500])
     """
     inputs = _inputs(logprob, ref_logprob, old_logprob)
-    value = _constant(_evaluate(fn, *inputs))
-    _at_least("logprob", value, dim, 1)
-    return (value - value.mean(dim, keepdim=True)) * inputs[0]
+    return less_baseline(_constant(_evaluate(fn, *inputs)), how="mean", dim=dim) * inputs[0]
 
 
 def as_reward_leave_one_out(
@@ -198,9 +216,27 @@ def as_reward_leave_one_out(
     """
     inputs = _inputs(logprob, ref_logprob, old_logprob)
     value = _constant(_evaluate(fn, *inputs))
-    n = _at_least("logprob", value, dim, 2)
-    others = (value.sum(dim, keepdim=True) - value) / (n - 1)
-    return (value - others) * inputs[0]
+    return less_baseline(value, how="leave_one_out", dim=dim) * inputs[0]
+
+
+def less_baseline(value: Tensor, *, how: str, dim: int = -1) -> Tensor:
+    """Values less a baseline from the samples along ``dim``; same shape.
+
+    ``how``: "none"; "mean" of all n, which shrinks an expected gradient by 1 − 1/n;
+    "leave_one_out", the mean of the other n − 1, which does not.  Raises ``InputError`` for
+    another ``how`` and for too few samples.
+
+    >>> less_baseline(torch.tensor([1.0, 2.0, 6.0]), how="leave_one_out")
+    tensor([-3.0000, -1.5000,  4.5000])
+    """
+    one_of("baseline", how, BASELINES)
+    if how == "none":
+        return value
+    n = value.shape[dim] if value.ndim else 0
+    if n < (least := 1 + (how == "leave_one_out")):
+        raise InputError("logprob", f"at least {least} samples along dim {dim}", f"{n}")
+    total = value.sum(dim, keepdim=True)
+    return value - (total / n if how == "mean" else (total - value) / (n - 1))
 
 
 _PLACEMENTS = {"loss": as_loss, "reward": as_reward, "both": as_both}
@@ -418,7 +454,7 @@ def dictionary(fn: PerSample, *, usage: str) -> Entry:
     >>> bool(torch.allclose(entry.f(log_r), kllab.K2(log_r) - kllab.K3(log_r)))
     True
     """
-    _placement(usage)
+    one_of("usage", usage, USAGES)
     if _arity(fn) > 2:
         raise InputError(
             "fn", "a function of log r or of (logprob, ref_logprob)", "three arguments"
@@ -498,7 +534,7 @@ def penalty_for(divergence: str | Divergence, *, usage: str) -> Callable[[Tensor
     >>> penalty_for("tv", usage="reward")(log_r)
     tensor([ 0.5000, -0.0000, -0.5000], dtype=torch.float64)
     """
-    _placement(usage)
+    one_of("usage", usage, USAGES)
     d = get(divergence)
     if usage == "both":
         return d.gap
@@ -600,30 +636,17 @@ def _weighted(fn, logprob, ref_logprob, old_logprob, *, detach: bool) -> Tensor:
     return torch.where(dead, 0.0, (weight.detach() if detach else weight) * value)
 
 
-def _at_least(argument: str, values: Tensor, dim: int, n: int) -> int:
-    size = values.shape[dim] if values.ndim else 0
-    if size < n:
-        raise InputError(argument, f"at least {n} samples along dim {dim}", f"{size}")
-    return size
-
-
 # --- coefficients of the score ----------------------------------------------------------------
-
-
-def _placement(usage: str):
-    if usage not in _PLACEMENTS:
-        raise InputError("usage", "'loss', 'reward' or 'both'", repr(usage))
-    return _PLACEMENTS[usage]
 
 
 def _coefficient(fn, logprob, ref_logprob, old_logprob, usage: str) -> tuple[Tensor, Tensor]:
     """c and the surrogate loss itself, both of the samples' shape."""
-    placement = _placement(usage)
+    one_of("usage", usage, USAGES)
     logprob, *rest = _inputs(logprob, ref_logprob, old_logprob)
     leaf = logprob.detach().double().requires_grad_()
     rest = [None if t is None else t.detach().double().clone() for t in rest]
     with torch.enable_grad():
-        surrogate = placement(fn, leaf.clone(), *rest)  # clones: fn may work in place
+        surrogate = _PLACEMENTS[usage](fn, leaf.clone(), *rest)  # clones: fn may work in place
         total = surrogate.sum()
     if not total.requires_grad:
         return torch.zeros_like(leaf), surrogate

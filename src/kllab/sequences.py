@@ -22,7 +22,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from kllab import exact
+from kllab import exact, gradients
 from kllab._markov import BigramPair, bigrams, word_bigrams
 from kllab._masks import HOW, aggregate, eos_mask, one_of, reward_to_go, weigh
 from kllab.checks import InputError, as_count, as_log, as_log_probs, as_number
@@ -56,7 +56,6 @@ __all__ = [
 PerToken = Callable[[Tensor, Tensor], Tensor]
 
 MOST_SEQUENCES = 2**22
-USAGES = ("loss", "reward", "both")
 CREDITS = ("to_go", "token", "sequence")
 WEIGHTS = ("none", "token", "prefix", "sequence")
 
@@ -341,15 +340,10 @@ def placed(
     >>> logprob.grad
     tensor([3.5000, 3.0000])
     """
-    one_of("usage", usage, USAGES)
     one_of("credit", credit, CREDITS)
     values = torch.where(mask, values, 0.0)
-    cost = torch.zeros_like(logprob.sum(-1))
-    if usage != "reward":
-        cost = cost + values.sum(-1)
-    if usage != "loss":
-        cost = cost + (credited(values.detach(), mask, credit) * logprob).sum(-1)
-    return cost
+    reward = credited(values, mask, credit)
+    return gradients.placed(values, logprob, usage=usage, reward=reward).sum(-1)
 
 
 def credited(values: Tensor, mask: Tensor, credit: str) -> Tensor:
@@ -364,14 +358,8 @@ def per_token(
     fn: Estimator | PerToken, logprob: Tensor, ref_logprob: Tensor, live: Tensor
 ) -> Tensor:
     """fn at the tokens that ``live`` marks, 0 elsewhere; (..., T) each."""
-    logprob = torch.where(live, logprob, 0.0)
-    ref_logprob = torch.where(live, ref_logprob, 0.0)
-    by_ratio = isinstance(fn, Estimator)
-    values = fn(ref_logprob - logprob) if by_ratio else fn(logprob, ref_logprob)
-    if not isinstance(values, Tensor) or values.shape != logprob.shape:
-        received = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise InputError("fn", f"values of shape {tuple(logprob.shape)}", str(received))
-    return torch.where(live, values, 0.0)
+    logprob, ref_logprob = (torch.where(live, x, 0.0) for x in (logprob, ref_logprob))
+    return torch.where(live, gradients.as_loss(fn, logprob, ref_logprob), 0.0)
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,9 @@ from kllab import exact
 from kllab._masks import one_of, weigh
 from kllab.checks import InputError, as_count, as_generator, as_log, as_log_probs, as_number
 from kllab.estimators import K1, K2, K3, Estimator
+from kllab.gradients import USAGES, less_baseline
 from kllab.penalties import k1_in_reward, k2_in_loss, k3_with_k2_gradient, weighted_k3
-from kllab.sequences import CREDITS, USAGES, PerToken, Tree, per_token, placed
-
-BASELINES = ("none", "mean", "leave_one_out")
+from kllab.sequences import CREDITS, PerToken, Tree, per_token, placed
 
 NEVER = -600.0
 """A sequence less likely than e^-600 counts as impossible, while its ratio still fits float64."""
@@ -187,27 +186,21 @@ def sampled_gradient(
     >>> sampled_gradient(problem, PLACEMENTS["k2 loss"], logits, drawn)
     tensor([[-0.5000,  0.5000]], dtype=torch.float64)
     """
-    one_of("baseline", baseline, BASELINES)
     logits = logits.detach().requires_grad_()
-    tree, n = problem.tree, drawn.shape[0]
-    drawn = drawn.movedim(0, -1)
+    tree, drawn = problem.tree, drawn.movedim(0, -1)
+    if baseline == "leave_one_out" and drawn.shape[-1] < 2:
+        raise InputError("drawn", "at least 2 samples to leave one out", str(drawn.shape[-1]))
     table = tree.token_log_probs(logits)
     logprob = torch.take_along_dim(table, drawn[..., None], -2)
     live = tree.mask[drawn]
     ref = tree.token_log_probs(problem.ref_logits)[drawn]
     values = per_token(placement.fn, logprob, ref, live)
-    beta, total = problem.beta[..., None], problem.rewards[drawn]
-    reward = total
-    if placement.usage != "loss":
-        total = total - beta * values.detach().sum(-1)
-    if baseline == "leave_one_out":
-        if n < 2:
-            raise InputError("drawn", "at least 2 samples to leave one out", str(n))
-        reward = reward - (total.sum(-1, keepdim=True) - total) / (n - 1)
-    elif baseline == "mean":
-        reward = reward - total.mean(-1, keepdim=True)
+    beta, reward = problem.beta[..., None], problem.rewards[drawn]
     cost = beta * placed(values, logprob, live, usage=placement.usage, credit=placement.credit)
-    cost = cost - reward * logprob.sum(-1)
+    # What a token's penalty pushes on is in the cost already; the baseline sees all of the reward.
+    penalty = beta * values.detach().sum(-1) if placement.usage != "loss" else 0.0
+    advantage = less_baseline(reward - penalty, how=baseline) + penalty
+    cost = cost - advantage * logprob.sum(-1)
     return torch.autograd.grad(cost.mean(-1).sum(), logits)[0]
 
 

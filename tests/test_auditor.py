@@ -698,3 +698,33 @@ def test_every_code_of_the_list_can_be_found():
         )
     ]
     assert {code for report in faults for code in report.codes} == set(CODES)
+
+
+def test_what_turns_into_something_else_far_out():
+    """k3 up to 3.5 nats and k2 beyond: no clamp explains the mean on “dropped token”."""
+
+    def changes(logprob, ref_logprob):
+        near = k1(logprob, ref_logprob).abs() < 3.5
+        return torch.where(near, k3(logprob, ref_logprob), k2(logprob, ref_logprob))
+
+    report = audit(changes, usage="both", claim="kl_qp")
+    l = math.log(1000)
+    kl = 0.9999 * math.log(0.9999 / 0.9) - 0.0001 * l
+    mean = kl + 0.0001 * (l**2 / 2 - (999 - l))
+    assert report.value.terms == {"kl_qp": 1.0}
+    got = [f.numbers for f in report.findings if f.code == "bias"]
+    assert got[0]["dropped token"] == pytest.approx(1 - mean / kl, rel=1e-9)
+    assert set(got[0]) == {"dropped token", "found token"}
+    assert (report.agrees, report.exit_code) == (None, 2)
+
+
+def test_cancellation_behind_a_cast():
+    for fn, found in (
+        (lambda d: d.exp() - 1 - d, True),
+        (lambda d: torch.expm1(d) - d, False),
+        (lambda d: -d, False),
+        (lambda d: torch.expm1(d) ** 2, False),
+    ):
+        report = audit(of_log_r(lambda l, fn=fn: fn(l.float())), claim="kl_qp")
+        assert report.value.verdict == "fits"
+        assert ("cancellation" in report.codes) == found

@@ -96,7 +96,7 @@ _OFF_CORNERS = _SOME + 2.0**-6  # where clamps are not put
 _POINTS = 4096
 NOWHERE = (-math.inf, math.inf)
 NO_DIFFERENCE = "the difference of the two log-probabilities"
-_COARSE = 2.0**-5  # spacing of the grid where each token costs a call
+_COARSE = 2.0**-4  # spacing of the grid where each token costs a call
 
 
 @dataclass(frozen=True)
@@ -181,9 +181,19 @@ class Look:
             verdict, terms, (low, high), fit.residual, fit.free, clamps, frame.q, frame.p, why
         )
 
+    def close_to_zero(self, value: Part, l: Tensor) -> Tensor:
+        """The value without rounding: in float64, or from the terms where it casts to float32."""
+        if self.precisions["value"] == torch.float64 or value.verdict != "fits":
+            return self.far(l)[0]
+        columns = free_columns("value", self.found["value"], l)
+        # What a float32 fit leaves of a part that is not there.
+        free = {name: c for name, c in value.free.items() if abs(c) > 1e-4}
+        parts = [c * column(d, "value", self.found["value"], l) for d, c in value.terms.items()]
+        return sum(parts) + sum(c * columns[name] for name, c in free.items())
+
     def curve(self) -> dict[str, list[float]]:
         """Value, and the weight on the score, over ±6 nats, for the figure."""
-        l = torch.linspace(-6, 6, 97, dtype=torch.float64)
+        l = torch.linspace(-6, 6, 49, dtype=torch.float64)
         try:
             measured = self.far(l)
         except Refused:

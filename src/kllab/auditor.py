@@ -19,6 +19,7 @@ one of the three is judged by the other two.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 import random
@@ -506,7 +507,8 @@ class _Audit:
                 at = ", ".join(f"{l:.4g} in {name}" for name, l in broken[code].items())
                 self.add(code, f"{what} from log r = {at}.", **broken[code])
         with contextlib.suppress(Refused):
-            lost = _scan.cancellation(self.look.far)
+            truth = functools.partial(self.look.close_to_zero, self.parts["value"])
+            lost = _scan.cancellation(self.look.far, truth) if "value" in self.look.points else {}
             if lost:
                 at, error = max(lost.items(), key=lambda item: item[1])
                 sentence = f"At log r = {at} the value in float32 is off by {100 * error:.3g} %."
@@ -521,6 +523,8 @@ class _Audit:
                 for label, (got, want) in self.exact(kind, part.terms).items()
             }
         cost = {label: c for label, c in cost.items() if not c <= self.tolerance(kind)}
+        if ends == NOWHERE and cost:
+            self.otherwise(kind, cost)
         if ends == NOWHERE or (not cost and min(map(abs, ends)) > GUARD):
             return
         sides = zip(("below", "above"), ends, strict=True)
@@ -532,6 +536,16 @@ class _Audit:
         what = "value is constant" if kind == "value" else "gradient is exactly 0"
         sentence = f"The {what} {where}{price}."
         self.add(f"clamp_{kind}", sentence, low=ends[0], high=ends[1], cost=cost)
+
+    def otherwise(self, kind: str, cost: dict[str, float]) -> None:
+        """Fitted near log r = 0, and something else, though no clamp, farther out."""
+        worst = max(cost, key=cost.get)
+        low, high = self.parts[kind].region
+        said = (
+            f"is not {words(self.parts[kind].terms)}: on “{worst}” off by {100 * cost[worst]:.3g} %"
+        )
+        self.add("bias", f"Outside log r in [{low:.4g}, {high:.4g}] the {kind} {said}.", **cost)
+        self.claimed[kind] = None
 
 
 _BROKEN = {

@@ -125,3 +125,27 @@ def test_the_error_of_a_closed_form_shrinks_with_its_terms():
     m = exact.moments(K1, pairs.gaussian(1e-6, 1.0), method="closed_form")
     assert m.mean == pytest.approx(5e-13, rel=1e-12, abs=0)
     assert m.error < 1e-13 * m.mean
+
+
+def test_an_infinite_integral_has_no_error():
+    for m in (0.3, -0.3):
+        got = exact._integrate(lambda l: torch.exp(2 * l), pairs.gaussian(m, math.sqrt(2)))
+        assert got == (math.inf, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("j", "k", "m", "s2", "value", "ulps"),
+    [
+        (0, 1.0, 2.0, 1.0, 1.0, 1 + (2 + 4) * 2),
+        (0, 2.0, 1.0, 1.0, math.e, 1 + (1 + 4) * 2),
+        (1, 0.0, 2.0, 1.0, -2.0, 2),
+        # a = 1/8: 1 − 2ka = 3/4 keeps 3/5 of its digits' worth, so each step counts 5/3.
+        (0, 1.0, 0.0, 4 / 3, 1.0, 5 / 3 + math.log(4 / 3) / 2 * (8 / 3)),
+        (0, 1.0, 0.5, 4 / 3, 1.0, 5 / 3 + (math.log(4 / 3) / 2 + 3 / 32 + 3 / 16) * (8 / 3)),
+    ],
+)
+def test_a_tilted_moment_and_its_roundings_by_hand(j, k, m, s2, value, ulps):
+    """E_q[lʲ rᵏ], and |k c| + (k b)²/(1 − 2ka) in its exponent."""
+    got, size = exact._tilted(j, k, pairs.gaussian(m, math.sqrt(s2)))
+    assert got == pytest.approx(value, rel=1e-12)
+    assert size == pytest.approx(abs(value) * ulps, rel=1e-12)

@@ -533,10 +533,23 @@ def test_wrong_direction():
     assert audit(k1, claim="tv").codes == ["not_the_claim", "bias"]
 
 
+def test_a_cut_in_a_log_probability():
+    report = audit(
+        lambda logprob, ref_logprob: torch.where(logprob > -10, k1(logprob, ref_logprob), 0.0)
+    )
+    assert report.value.clamps == (-INF, INF)
+    assert numbers(report, "not_difference") == {"log_ratio": pytest.approx(9.0)}
+    # −80, as in kllab.penalties, is no finding.
+    assert audit(penalties.k2_in_loss, usage="loss").codes == []
+
+
 def test_a_constant():
     report = audit(lambda a, b: k1(a, b) + 0.25, claim="kl_qp")
     assert report.value.free["constant"] == pytest.approx(0.25)
     assert numbers(report, "constant") == {"value": pytest.approx(0.25)}
+    assert (report.exit_code, report.codes) == (1, ["constant", "bias"])
+    assert audit(lambda a, b: k1(a, b) + 0.25).exit_code == 1
+    assert audit(lambda a, b: k2(a, b) + 3, usage="loss", claim="kl_qp").agrees
     assert "constant" not in audit(k3).codes
 
 
@@ -640,14 +653,16 @@ def test_html_is_well_formed_and_marks_clamps():
     svg = page.find("svg")
     assert svg.get("role") == "img"
     assert len(svg.findall("rect")) == 2
-    assert [line.get("stroke") for line in svg.findall("line")] == ["currentColor"] * 2
-    value, weight_line = (line.get("points") for line in svg.findall("polyline"))
-    width, height = map(float, svg.get("viewBox").split()[2:])
-    for points in (value, weight_line):
-        assert all(
-            0 <= x <= width and -1 <= y <= height + 1
-            for x, y in (map(float, pair.split(",")) for pair in points.split())
-        )
+    lines = {path.get("stroke"): path.get("d") for path in svg.findall("path")}
+    value, weight_line = lines["#3b8fd6"], lines["#d9722b"]
+    _, _, width, height = map(float, svg.get("viewBox").split())
+    for path in (value, weight_line):
+        for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path):
+            assert 0 <= float(x) <= width
+            assert 0 <= float(y) <= height - 20
+    # What leaves the picture leaves a gap: 1 − r from −6 on, and 0 again beyond the clamp.
+    assert (value.count("M"), weight_line.count("M")) == (1, 2)
+    assert {text.text for text in svg.findall("text")} >= {"value", "weight"}
     assert "&lt;lambda&gt;" in report._repr_html_()
     bare = audit(lambda a, b: a.nope)._repr_html_()
     assert ET.fromstring(bare.replace("<br>", "<br/>")).find("svg") is None
@@ -728,3 +743,11 @@ def test_cancellation_behind_a_cast():
         report = audit(of_log_r(lambda l, fn=fn: fn(l.float())), claim="kl_qp")
         assert report.value.verdict == "fits"
         assert ("cancellation" in report.codes) == found
+
+
+def test_a_clamp_in_float32_is_in_the_log_ratio():
+    fn = of_log_r(lambda l: (torch.expm1(l.float()) - l.float()).clamp(-10, 10))
+    report = audit(fn, usage="loss")
+    assert report.value.clamps == pytest.approx((LOW, TEN), abs=1e-5)
+    assert report.gradient.clamps == pytest.approx((LOW, TEN), abs=1e-5)
+    assert "not_difference" not in report.codes

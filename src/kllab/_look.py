@@ -5,6 +5,8 @@ Convention: q is sampled, p is the other one, log r = log p − log q, nats.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -114,6 +116,7 @@ class Look:
     def __init__(self, probe: Probe, usage: str, candidates: list[Frame]):
         self.probe, self.usage, self.candidates = probe, usage, candidates
         self.found: dict[str, Frame] = {}
+        self.floor = math.inf  # log r closest to 0 at which a log-probability is cut
         self.points: dict[str, Points] = {}
         self.precisions: dict[str, torch.dtype] = {}
         self._grids: dict[Frame, tuple[Tensor, Tensor, Tensor]] = {}
@@ -132,9 +135,9 @@ class Look:
         """The same at log r = l, between two log-probabilities around ``anchor``."""
         return self.measure(frame, anchor - l / 2, anchor + l / 2, shift=shift)
 
-    def far(self, l: Tensor, dtype: torch.dtype = torch.float64):
-        """The same, the larger log-probability being −1, so that both stay negative."""
-        low, high = (-1 - part.clamp(min=0) for part in (l, -l))
+    def far(self, l: Tensor, dtype: torch.dtype = torch.float64, *, top: float = -1.0):
+        """The same, the larger log-probability being ``top``, so that both stay negative."""
+        low, high = (top - part.clamp(min=0) for part in (l, -l))
         frame = next(iter(self.found.values()), self.candidates[-1])
         return self.measure(frame, low, high, dtype=dtype)
 
@@ -207,19 +210,33 @@ class Look:
         """Where value and derivative are cut, far out; nothing where the function refuses."""
         frame = next(iter(self.found.values()), self.candidates[-1])
         if frame not in self._clamps:
-            try:
-                self._clamps[frame] = _scan.clamps(self.far, noise=self._noise())
-            except Refused:
-                self._clamps[frame] = {}
+            self._clamps[frame] = {}
+            noise = 1e-14 if torch.float64 in self.precisions.values() else 1e-5
+            with contextlib.suppress(Refused):
+                found = _scan.clamps(self.far, noise=noise)
+                if set(found.values()) != {NOWHERE}:
+                    lower = functools.partial(self.far, top=-3.0)
+                    found = self._in_log_r(found, _scan.clamps(lower, noise=noise))
+                self._clamps[frame] = found
         return self._clamps[frame]
+
+    def _in_log_r(self, found: dict, elsewhere: dict) -> dict[str, tuple[float, float]]:
+        """Those ends that do not move with the log-probabilities; notes that some do."""
+        kept = {}
+        for kind, ends in found.items():
+            same = [
+                math.isclose(*pair, abs_tol=0.5) for pair in zip(ends, elsewhere[kind], strict=True)
+            ]
+            moving = [abs(end) for end, ok in zip(ends, same, strict=True) if not ok]
+            self.floor = min([self.floor, *moving])
+            pairs = zip(ends, NOWHERE, same, strict=True)
+            kept[kind] = tuple(end if ok else nowhere for end, nowhere, ok in pairs)
+        return kept
 
     def _ends(self, usage: str) -> tuple[float, ...]:
         wanted = {"value": ("value",), "reward": ("value",), "loss": ("gradient",)}
         found = self.clamps()
         return sum((found.get(k, ()) for k in wanted.get(usage, ("value", "gradient"))), ())
-
-    def _noise(self) -> float:
-        return 1e-14 if torch.float64 in self.precisions.values() else 1e-5
 
     def _on_grid(self, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
         """log r, value and derivative around 0; fewer points where each token costs a call."""

@@ -154,15 +154,15 @@ class Probe:
     def call(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """The result as it comes, float64, and its sum's derivative by logprob, or ``None``."""
         out, leaf = self._raw(at)
-        if not out.requires_grad:
-            return out.detach().double().cpu(), None
-        self.attached = True
-        try:
-            (grad,) = torch.autograd.grad(out.sum(), leaf, materialize_grads=True)
-        except Exception as error:
-            self.backward_error = _said(error)
-            grad = torch.full_like(leaf, torch.nan)
-        return out.detach().double().cpu(), grad.double()
+        grad = None
+        if out.requires_grad:
+            try:
+                (grad,) = torch.autograd.grad(out.sum(), leaf, allow_unused=True)
+            except Exception as error:
+                self.backward_error = _said(error)
+                grad = torch.full_like(leaf, torch.nan)
+        self.attached |= grad is not None
+        return out.detach().double().cpu(), None if grad is None else grad.double()
 
     def tokens(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Value and derivative (N,) of each token alone, nothing masked; ``at``: role to (N,)."""
@@ -193,12 +193,18 @@ class Probe:
             else:
                 args = [given[role] for role in self.binding.positional]
             keywords = {name: given[role] for name, role in self.binding.keyword.items()}
+            device = torch.get_default_device()
             try:
-                out = self.fn(*args, **keywords)
+                out = self._as_tensor(self.fn(*args, **keywords))
+            except Refused:
+                raise
             except Exception as error:
                 raise Refused("raises", f"It raises {_said(error)}.") from None
+            finally:
+                if torch.get_default_device() != device:
+                    torch.set_default_device(None if device.type == "cpu" else device)
         self._note_writes(at, given)
-        return self._as_tensor(out), leaf
+        return out, leaf
 
     def _note_writes(self, at, given) -> None:
         for role, before in at.items():
@@ -219,10 +225,10 @@ class Probe:
             except Exception as error:
                 raise Refused("bad_return", f"It returns {kind}: {_said(error)}.") from None
             self.converted = kind
-        if out.layout != torch.strided or out.device.type == "meta":
-            raise Refused("bad_return", f"It returns a {out.layout} tensor on {out.device.type}.")
-        if not out.is_floating_point():
-            raise Refused("bad_return", f"It returns {out.dtype}, not floating values.")
+        plain = out.layout == torch.strided and not out.is_nested and out.device.type != "meta"
+        if not (plain and out.is_floating_point()):
+            kind = f"{out.dtype}, {out.layout}, on {out.device.type}"
+            raise Refused("bad_return", f"It returns no plain floating tensor, but {kind}.")
         return out
 
     def _find_kind(self) -> tuple[str, int]:
@@ -235,6 +241,8 @@ class Probe:
                 return self._kind(dims), dims
             except Refused as refused:
                 first = first or refused
+                if refused.code != "raises":
+                    break
         raise first
 
     def _kind(self, dims: int) -> str:
@@ -249,9 +257,9 @@ class Probe:
         again, _ = self._raw(at)
         if out.shape != again.shape or not torch.equal(out.nan_to_num(), again.nan_to_num()):
             raise Refused("random", "Two calls with the same input give different results.")
-        kinds = {shape: "token", (): "scalar", (1,): "scalar"}
+        kinds = {shape: "token", (6,): "token", (): "scalar", (1,): "scalar"}
         if dims == 2:
-            kinds[2,] = "sequence"
+            kinds |= {(2,): "sequence", (2, 1): "sequence"}
         kind = kinds.get(tuple(out.shape))
         if kind is None:
             raise Refused(
@@ -313,6 +321,8 @@ def aggregation(probe: Probe, at: Mapping[str, Tensor], mask: Tensor) -> str | N
         parts = torch.where(weight > 0, weight * v, 0.0)
         dims = {"token": (), "sequence": (-1,), "scalar": (0, 1)}[probe.kind]
         whole = parts.sum(dims) if dims else parts
+        if out.numel() != whole.numel():
+            return None
         kept = out.reshape(mask.shape) * mask if probe.kind == "token" else out.reshape(whole.shape)
         slopes = torch.where(weight > 0, weight * c, 0.0)
         got = slopes if grad is None else grad.reshape(mask.shape) * (mask > 0)

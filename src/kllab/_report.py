@@ -83,8 +83,8 @@ def as_text(report) -> str:
 
 # --- HTML -------------------------------------------------------------------------------------
 
-_SIZE = 420, 180
-_INK = {"value": ("#3b8fd6", ""), "weight": ("#d9722b", "6 3")}
+_WIDTH, _HEIGHT, _BELOW = 420, 180, 22
+_INK = {"value": ("#3b8fd6", "none"), "weight": ("#d9722b", "6 3")}
 _TOP = 6.0
 
 
@@ -104,47 +104,43 @@ def as_html(report) -> str:
 
 def _figure(report) -> str:
     """Value, and weight on the score, against log r; clamped stretches are shaded."""
-    width, height = _SIZE
     l = report.curve["log_r"]
     low, high = l[0], l[-1]
 
     def x(at: float) -> float:
-        return round((at - low) / (high - low) * width, 1)
+        return round((at - low) / (high - low) * _WIDTH, 1)
 
     def y(at: float) -> float:
-        return round(height / 2 - at / _TOP * height / 2, 1)
+        return round((_TOP - at) / _TOP * _HEIGHT / 2, 1)
 
-    marks = []
-    for part in (report.value, report.gradient):
-        for start, stop in ((low, part.clamps[0]), (part.clamps[1], high)):
-            if low <= start < stop <= high:
-                marks.append(
-                    f'<rect x="{x(start)}" y="0" width="{round(x(stop) - x(start), 1)}" '
-                    f'height="{height}" fill="currentColor" opacity="0.08"/>'
-                )
-    for at in ((0, height / 2, width, height / 2), (x(0), 0, x(0), height)):
-        marks.append(
-            '<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="currentColor" opacity="0.4"/>'.format(
-                *at
+    marks = [
+        f'<rect x="{x(start)}" y="0" width="{round(x(stop) - x(start), 1)}" height="{_HEIGHT}" '
+        'fill="currentColor" opacity="0.08"/>'
+        for part in (report.value, report.gradient)
+        for start, stop in ((low, part.clamps[0]), (part.clamps[1], high))
+        if low <= start < stop <= high
+    ]
+    for path in (f"M0 {y(0)}H{_WIDTH}", f"M{x(0)} 0V{_HEIGHT}"):
+        marks.append(f'<path d="{path}" stroke="currentColor" opacity="0.4"/>')
+    for place, (name, (colour, dash)) in enumerate(_INK.items()):
+        if name in report.curve:
+            path, pen = "", "M"
+            for at, height in zip(l, report.curve[name], strict=True):
+                inside = abs(height) <= _TOP  # also false for NaN
+                path += f"{pen}{x(at)} {y(height)}" if inside else ""
+                pen = "L" if inside else "M"
+            marks.append(
+                f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2" '
+                f'stroke-dasharray="{dash}"/><text x="{70 * place}" y="{_HEIGHT + 16}" '
+                f'fill="{colour}" font-size="13">{name}</text>'
             )
-        )
-    for row, (name, (colour, dash)) in enumerate(_INK.items()):
-        if name not in report.curve:
-            continue
-        shown = [(a, b) for a, b in zip(l, report.curve[name], strict=True) if abs(b) <= _TOP]
-        path = " ".join(f"{x(a)},{y(b)}" for a, b in shown)
-        marks.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" '
-            f'stroke-dasharray="{dash}"/><text x="6" y="{16 + 16 * row}" fill="{colour}" '
-            f'font-size="13">{name}</text>'
-        )
+    text = f"log r from {low:g} to {high:g} nats"
     marks.append(
-        f'<text x="{width - 6}" y="{height - 6}" fill="currentColor" font-size="13" '
-        f'text-anchor="end">log r from {low:g} to {high:g} nats</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT + 16}" fill="currentColor" font-size="13" '
+        f'text-anchor="end">{text}</text>'
     )
-    label = "Value and weight on the score against the log-ratio"
+    label = f"Value and weight on the score against {text}, heights up to {_TOP:g}"
     return (
-        f'<svg role="img" aria-label="{label}" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" style="max-width:100%;height:auto">'
-        f"{''.join(marks)}</svg>"
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 {_WIDTH} {_HEIGHT + _BELOW}" '
+        f'width="{_WIDTH}" style="max-width:100%;height:auto">{"".join(marks)}</svg>'
     )

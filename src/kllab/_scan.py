@@ -27,7 +27,7 @@ _LOST = 0.1
 
 def distances() -> Tensor:
     """0 to ``FARTHEST`` nats, ascending, closer together near 0."""
-    near = torch.arange(0, 4, dtype=torch.float64)
+    near = torch.tensor([0, 2**-6, 1 / 8, 1 / 2, 1, 2, 3], dtype=torch.float64)
     return torch.cat([near, torch.arange(4, FARTHEST + 1, 6, dtype=torch.float64)])
 
 

@@ -195,27 +195,47 @@ def audit(
         return _Audit(fn, usage, samples, claim, binding).report()
 
 
+_GLOBAL = (
+    (random.getstate, random.setstate),
+    (np.random.get_state, np.random.set_state),
+    (torch.get_rng_state, torch.set_rng_state),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+)
+
+
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """What a function may change for everybody is put back; what it prints is dropped."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    dtype, anomaly = torch.get_default_dtype(), torch.is_anomaly_enabled()
-    quiet = contextlib.redirect_stdout(io.StringIO())
+    before = [get() for get, _ in _GLOBAL]
+    elsewhere = torch.get_default_device().type != "cpu"
     try:
-        with quiet, warnings.catch_warnings(), torch.enable_grad():
+        with (
+            torch.device("cpu") if elsewhere else contextlib.nullcontext(),
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+            torch.enable_grad(),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.set_default_dtype(dtype)
-        torch.autograd.set_detect_anomaly(anomaly)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        for (_, put), was in zip(_GLOBAL, before, strict=True):
+            put(was)
 
 
 # --- one audit --------------------------------------------------------------------------------
 
-_IDENTITY = {"wrong_sign", "mixed_sign", "wrong_direction", "upside_down", "off_policy", "no_grad"}
+_IDENTITY = {
+    "wrong_sign",
+    "mixed_sign",
+    "wrong_direction",
+    "upside_down",
+    "off_policy",
+    "no_grad",
+    "constant",
+}
 _ZERO = {
     "gradient": "No expected gradient: every token gets the same push on average, which is noise.",
     "value": "Its mean is the same for every pair: it measures nothing.",
@@ -395,7 +415,8 @@ class _Audit:
         c = self.look.multiple(kind, self.claim)
         if c is None or kind == "gradient":
             return c is not None and c > 0
-        return abs(c - 1) <= self.tolerance(kind)
+        off = abs(c - 1), abs(self.parts[kind].free["constant"])
+        return max(off) <= self.tolerance(kind)
 
     def tolerance(self, kind: str) -> float:
         """Of a coefficient, and of what an exact sum may differ by."""
@@ -456,7 +477,11 @@ class _Audit:
                 f"{words(turned)}; it is {words(value) or 'no known divergence'}.",
                 **value,
             )
-        if self.claim and part.terms and len(self.findings) == before:
+        if (
+            self.claim
+            and words(part.terms) not in ("", self.claim)
+            and len(self.findings) == before
+        ):
             sentence = f"The {self.judged} is {words(part.terms)}, not {self.claim}."
             self.add("not_the_claim", sentence, **part.terms)
         off = {label: row for label, row in self.facts["cases"].items() if self.is_off(row)}
@@ -501,6 +526,9 @@ class _Audit:
         """Clamps, overflow, NaN in the backward pass, cancellation; far from 0 it may refuse."""
         for kind in self.kinds[: 1 + self.pushes]:
             self.clamps(kind)
+        if self.look.floor <= GUARD:
+            sentence = "Far out it is cut in a log-probability, not in the log-ratio."
+            self.add("not_difference", sentence, log_ratio=self.look.floor)
         broken = _scan.not_finite(self.look.far, slope=self.pushes)
         for code, what in _BROKEN.items():
             if broken[code]:

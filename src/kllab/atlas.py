@@ -2,7 +2,7 @@
 
 A row's facts were read in the framework's code at the commit that it names; code moves on, so say
 "at commit X". ``fn`` is the same formula written anew, with the roles as parameter names, and
-``finds`` is what :func:`kllab.audit` must find in it. Values are in nats.
+``finds`` is what :func:`~kllab.auditor.audit` must find in it. Values are in nats.
 
 >>> row = ATLAS["verl/low_var_kl"]
 >>> row.usage, row.samples, row.claim, row.commit[:9]

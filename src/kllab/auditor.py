@@ -64,7 +64,7 @@ class AuditReport:
 
     ``value``, ``gradient``: :class:`Part`.  ``findings``: a list of faults, each with ``.code
     .sentence .numbers .instead``.  ``aggregation``: "token" for one value per token, one of
-    :data:`kllab.sequences.HOW`, "mean" (without a mask), "sum", or ``None`` where none was found.
+    ``kllab.sequences.HOW``, "mean" (without a mask), "sum", or ``None`` where none was found.
     ``nothing_kept``: what a batch, and one with an empty sequence, gives then, as text.
     ``non_negative``: whether no single value is below 0.  ``detached``: whether the gradient is
     not the derivative of the value.  Both are ``None`` where that was not looked at.  ``cases``:

@@ -19,10 +19,10 @@ def assert_kl(
 
     Parameters
     ----------
-    fn, claim : as for :func:`kllab.audit`.
+    fn, claim : as for :func:`~kllab.auditor.audit`.
     forbid : codes of findings that must not be there either, such as "overflow".
     strict : both the value and the gradient must be ``claim``.
-    how : ``usage``, ``samples`` and ``names`` of :func:`kllab.audit`.
+    how : ``usage``, ``samples`` and ``names`` of :func:`~kllab.auditor.audit`.
 
     Returns the report, in nats.
 

@@ -74,7 +74,7 @@ export class TangentLine extends KlFigure {
         name: "curve",
         title: "",
         role: "group",
-        margin: { left: 34, right: 66, top: 10, bottom: 22 },
+        margin: { left: 34, right: 74, top: 10, bottom: 22 },
         clipped: ["density", "below", "curves", "gap"],
         free: ["axis-name", "names", "labels", "handles"],
       }),
@@ -82,14 +82,14 @@ export class TangentLine extends KlFigure {
         name: "variance",
         title: "",
         role: "group",
-        margin: { left: 46, right: 20, top: 28, bottom: 22 },
+        margin: { left: 46, right: 26, top: 28, bottom: 22 },
         clipped: ["curves"],
         free: ["axis-name", "stems", "dots", "labels", "handles"],
       }),
       strip: panel({
         name: "strip",
         title: "",
-        margin: { left: 10, right: 20, top: 4, bottom: 22 },
+        margin: { left: 10, right: 22, top: 4, bottom: 22 },
         clipped: ["negative", "dots", "curves"],
         free: ["axis-name", "labels"],
       }),
@@ -170,8 +170,8 @@ export class TangentLine extends KlFigure {
     drawCurve(curve, state, view, this.handles.r);
     drawVariance(variance, state, view, this.handles.lambda);
     drawStrip(strip, state, view);
-    title(curve, "Drag r along the curve", "a sample’s value is its gap");
-    title(variance, "Variance of one sample", "drag λ along the parabola");
+    title(curve, "Drag r along the curve", "the gap is its value");
+    title(variance, "Variance of one sample", "drag λ");
     title(strip, `${SAMPLES} samples of v`, "in nats; the truth dotted");
     const words = descriptions(state, view);
     strip.describe(words.strip);

@@ -20,7 +20,7 @@ const css = `
 .columns { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 1.5rem; }
 .figure.wide .columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
 .column { display: flex; flex-direction: column; gap: 0.6rem; min-width: 0; }
-.control { flex-basis: 6.75rem; }
+.control { flex-basis: 6rem; min-width: min-content; }
 .control-n { flex-basis: 8.5rem; }
 .control-seed { flex: 0 1 6rem; }
 .buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
@@ -44,7 +44,7 @@ export class VocabularyFigure extends KlFigure {
       slider({ label, name, ...schema[name], text: twoDigits, changed: change(name) });
     this.controls = {
       temperature: setting("temperature", "temperature"),
-      noise: setting("noise", "logit noise"),
+      noise: setting("noise", "noise"),
       top: setting("top", "top-p"),
       n: slider({
         label: "samples, n",
@@ -104,10 +104,10 @@ export class VocabularyFigure extends KlFigure {
       ),
     );
     title(law, `p and q over ${whole(TOKENS)} tokens`, "by rank");
-    title(mean, "What each octave of ranks adds to KL", "in nats");
-    title(variance, "Share of the variance", "per octave; the tail shaded");
+    title(mean, "What each octave adds to KL", "in nats");
+    title(variance, "Share of the variance", "tail shaded");
     title(running, "Averages as they come in", "in nats");
-    title(carriers, "Share of the k3 mean", "one line a sample, by rank");
+    title(carriers, "Share of the k3 mean", "a line a sample");
   }
 
   draw(width) {

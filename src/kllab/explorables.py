@@ -266,7 +266,7 @@ def tangent_line(
     attributes = _attributes({"f": f, "mean": mean, "lambda": lam, "r": r, "seed": seed})
     if fallback is None:
         fallback = _tangent_line_picture(f, mean, lam, r)
-    return Explorable("kl-tangent-line", attributes, fallback, height or ("84rem", "50rem"))
+    return Explorable("kl-tangent-line", attributes, fallback, height or ("87rem", "51rem"))
 
 
 def _tangent_line_picture(f: str, mean: float, lam: float | str, r: float) -> str:
@@ -372,7 +372,7 @@ def vocabulary(
     attributes = _attributes(state | {"n": n, "seed": seed, "sample": sample})
     if fallback is None:
         fallback = _vocabulary_picture(temperature, noise, top_p)
-    return Explorable("kl-vocabulary", attributes, fallback, height or ("95rem", "56rem"))
+    return Explorable("kl-vocabulary", attributes, fallback, height or ("96rem", "57rem"))
 
 
 def _vocabulary_pair(temperature: float, noise: float, top_p: float) -> pairs.CategoricalPair:

@@ -224,16 +224,17 @@ class Look:
         """Those ends that do not move with the log-probabilities; notes that some do."""
         kept = {}
         for kind, ends in found.items():
-            same = [
-                math.isclose(*pair, abs_tol=0.5) for pair in zip(ends, elsewhere[kind], strict=True)
-            ]
-            moving = [abs(end) for end, ok in zip(ends, same, strict=True) if not ok]
-            self.floor = min([self.floor, *moving])
-            pairs = zip(ends, NOWHERE, same, strict=True)
-            kept[kind] = tuple(end if ok else nowhere for end, nowhere, ok in pairs)
+            triples = zip(ends, elsewhere[kind], NOWHERE, strict=True)
+            kept[kind] = tuple(
+                end if math.isclose(end, other, abs_tol=0.5) else nowhere
+                for end, other, nowhere in triples
+            )
+            gone = {abs(end) for end in set(ends) - set(kept[kind])}
+            self.floor = min({self.floor} | gone)
         return kept
 
     def _ends(self, usage: str) -> tuple[float, ...]:
+        """The ends that matter to a usage, or to the "value"."""
         wanted = {"value": ("value",), "reward": ("value",), "loss": ("gradient",)}
         found = self.clamps()
         return sum((found.get(k, ()) for k in wanted.get(usage, ("value", "gradient"))), ())

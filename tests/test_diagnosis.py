@@ -81,7 +81,7 @@ def healthy_run(seed, B, T, V, prefixes, by):
         (1, 64, 50, 32, 0.1),
         (2, 8, 50, 8, 0.2),
         (4, 256, 200, 32, 0.03),
-        (256, 64, 50, 32, 0.01),
+        (96, 64, 50, 32, 0.01),
         (64, 32, 50, 32, 0.3),
         (512, 1, 50, 32, 0.2),
         (16, 512, 8, 4, 0.5),
@@ -544,6 +544,42 @@ def test_a_mean_of_one_over_r_that_is_not_known_swaps_nothing():
 def test_tensors_that_go_against_each_other():
     logprob = -torch.linspace(1, 5, 60, dtype=torch.float64)[None]
     assert "misaligned" not in diagnose(logprob, -6 - logprob).codes
+
+
+@pytest.mark.parametrize(
+    ("n", "rest", "log_r", "found"),
+    [(100, 0.5, 3.0, True), (99, 0.5, 3.0, False), (100, 0.6, 3.0, False), (100, 0.1, 2.2, False)],
+)
+def test_one_token_has_half_of_k3_or_is_no_finding(n, rest, log_r, found):
+    """Tokens at ±rest nats and one at 3: its share of k3 is .56, or .47; at 2.2 r is below 10."""
+    g = torch.Generator().manual_seed(0)
+    logprob = moved(torch.full((1, n), -9.0, dtype=torch.float64), 1.0, g)
+    ratios = torch.full((1, n), rest, dtype=torch.float64)
+    ratios[0, 1::2] *= -1
+    ratios[0, 4] = log_r
+    d = diagnose(logprob, logprob + ratios)
+    assert ("one_token" in d.codes) is found
+    k3 = np.exp(ratios.numpy()) - 1 - ratios.numpy()
+    assert d.largest_share["k3"] == pytest.approx(k3.max() / k3.sum())
+    assert bool(k3.max() / k3.sum() > 0.5) is (rest != 0.6)
+
+
+@pytest.mark.parametrize(("n", "found"), [(82, True), (81, False)])
+def test_a_tail_takes_ten_tokens(n, found):
+    """Quantiles of a tail of index 1/2; the largest ten, or nine, are looked at."""
+    log_r = -2 * ((torch.arange(n, dtype=torch.float64)[None] + 0.5) / n).log() - 9
+    logprob = moved(torch.full_like(log_r, -50.0), 30.0, torch.Generator().manual_seed(0))
+    d = diagnose(logprob.clamp(max=-1), logprob.clamp(max=-1) + log_r)
+    assert d.tail.rests_on == (10 if found else 9)
+    assert ("heavy_tail" in d.codes) is found
+
+
+@pytest.mark.parametrize(("n", "V", "codes"), [(200, 50, 1), (199, 50, 0), (5000, 3, 0)])
+def test_a_temperature_takes_200_tokens_and_more_kinds_than_three(n, V, codes):
+    g = torch.Generator().manual_seed(0)
+    ref = torch.randn(1, V, generator=g, dtype=torch.float64) / 2
+    drawn = draw(ref / 0.7, g, 1, n)
+    assert diagnose(at(ref / 0.7, drawn), at(ref, drawn)).codes == ("temperature",) * codes
 
 
 def test_truncation_says_which_side_keeps_fewer_tokens():

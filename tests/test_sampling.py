@@ -21,7 +21,7 @@ SEEDS = range(100)
 ALPHA = 1e-5
 HEAD = 20
 
-needs_numba = pytest.mark.skipif(_compile.native() is None, reason="needs numba")
+needs_numba = pytest.mark.skipif(_compile.numba_module() is None, reason="needs numba")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -266,8 +266,8 @@ def test_machine_code_draws_the_same_tokens(monkeypatch, draws):
     law = Categorical(torch.log_softmax(torch.randn(3, 5000, generator=seeded()), -1))
     plain = law.sample((1, draws), generator=seeded(3))
     used = []
-    draw = _compile.native().draw
-    monkeypatch.setattr(_compile.native(), "draw", lambda *a: used.append(1) or draw(*a))
+    draw = _compile.numba_module().draw
+    monkeypatch.setattr(_compile.numba_module(), "draw", lambda *a: used.append(1) or draw(*a))
     monkeypatch.setattr(_compile, "WORTH", 1)
     monkeypatch.delenv("KLLAB_COMPILE", raising=False)
     assert torch.equal(law.sample((1, draws), generator=seeded(3)), plain)

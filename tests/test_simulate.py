@@ -23,7 +23,7 @@ from kllab.simulate import OfSample, bias_variance, means, sweep
 
 SEEDS = range(100)
 THREE = [K1, K2, K3]
-needs_numba = pytest.mark.skipif(_compile.native() is None, reason="needs numba")
+needs_numba = pytest.mark.skipif(_compile.numba_module() is None, reason="needs numba")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -192,8 +192,8 @@ def test_machine_code_gives_the_same_sums(pair, monkeypatch, kind, n, replicates
     options = {"n": n, "replicates": replicates, "quantiles": ()}
     plain = bias_variance(pair, named, generator=seeded(11), **options)
     used = []
-    sums = _compile.native().sums
-    monkeypatch.setattr(_compile.native(), "sums", lambda *a: used.append(1) or sums(*a))
+    sums = _compile.numba_module().sums
+    monkeypatch.setattr(_compile.numba_module(), "sums", lambda *a: used.append(1) or sums(*a))
     monkeypatch.delenv("KLLAB_COMPILE", raising=False)
     monkeypatch.setattr(_compile, "WORTH", 1)
     fast = bias_variance(pair, named, generator=seeded(11), **options)
@@ -217,7 +217,7 @@ def test_machine_code_takes_any_polynomial_and_column(pair, rows, columns):
         l, c = record[tokens, 0], polynomials[e]
         values = record[tokens, kind] if kind else c[0] + c[1] * l + c[2] * l**2
         want = torch.stack([values.sum(-1), (values**2).sum(-1)])
-        for sums in (_compile.native().sums, simulate._sum_record):
+        for sums in (_compile.numba_module().sums, simulate._sum_record):
             got = sums(*head, record, kinds, polynomials)[:, e]
             torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
 
@@ -241,41 +241,50 @@ def test_machine_code_and_infinite_values(monkeypatch):
 def test_without_numba_the_plain_functions_run(monkeypatch):
     monkeypatch.delenv("KLLAB_COMPILE", raising=False)
     cpu = torch.device("cpu")
-    monkeypatch.setattr(_compile, "native", lambda: None)
+    monkeypatch.setattr(_compile, "numba_module", lambda: None)
     assert simulate._sums.form(cpu, 2**30) is simulate._sum_record
     monkeypatch.undo()
     monkeypatch.delitem(sys.modules, "kllab._native", raising=False)
     monkeypatch.delattr(kllab, "_native", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)  # what an import of it meets where it is not
-    assert _compile.native.__wrapped__() is None
+    assert _compile.numba_module.__wrapped__() is None
 
 
 def test_kernels_fall_back_where_compilation_fails(monkeypatch):
-    kernel = _compile.Kernel(lambda x: x + 1)
+    kernel = _compile.Kernel(lambda x: x + 1, "none")
     monkeypatch.delenv("KLLAB_COMPILE", raising=False)
-    monkeypatch.setattr(_compile, "compiler", lambda: "/bin/c++")
     monkeypatch.setattr(kernel, "_compile", lambda: lambda x: 1 / 0)
-    assert kernel.form(torch.device("cpu"), 2**22) is kernel
+    cuda = torch.device("cuda")
+    assert kernel.form(cuda, 2**22) is kernel
     assert int(kernel(torch.tensor(1))) == 2
     assert kernel.error == "ZeroDivisionError: division by zero"
     assert int(kernel(torch.tensor(2))) == 3
-    assert kernel.form(torch.device("cpu"), 2**40) is kernel.function
+    assert kernel.form(cuda, 2**40) is kernel.function
 
 
+@needs_numba
 def test_what_is_compiled(monkeypatch):
-    kernel = _compile.Kernel(lambda x: x)
-    monkeypatch.setattr(_compile, "compiler", lambda: "/bin/c++")
+    sums, native = simulate._sums, _compile.numba_module()
     monkeypatch.delenv("KLLAB_COMPILE", raising=False)
-    cpu = torch.device("cpu")
-    assert kernel.form(cpu, 2**22) is kernel
-    assert kernel.form(cpu, 2**22 - 1) is kernel.function
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert sums.form(cpu, 2**22) is native.sums
+    assert sums.form(cpu, 2**22 - 1) is sums.function
+    assert sums.form(cuda, 2**22) is sums
+    assert sums.form(cuda, 2**22 - 1) is sums.function
+    assert sums.form(torch.device("mps"), 2**22) is sums.function
     monkeypatch.setenv("KLLAB_COMPILE", "0")
-    assert kernel.form(cpu, 2**22) is kernel.function
-    monkeypatch.delenv("KLLAB_COMPILE")
-    monkeypatch.setattr(_compile, "compiler", lambda: None)
-    assert kernel.form(cpu, 2**22) is kernel.function
-    assert kernel.form(torch.device("cuda"), 2**22) is kernel
-    assert simulate._sums.form(torch.device("cuda"), 2**22) is simulate._sums
+    assert sums.form(cpu, 2**22) is sums.form(cuda, 2**22) is sums.function
+
+
+def test_the_plain_sums_are_one_graph(pair):
+    """What a GPU compiles: no call of Python in between, on any shape."""
+    law = pair.sampler
+    record = simulate._record_of(pair, (K1, K3))
+    compiled = torch.compile(simulate._sum_record, fullgraph=True, dynamic=True, backend="eager")
+    head = (law.stream(seeded(16)), law.entries(), *record)
+    for rows, columns in ((5, 7), (11, 3)):
+        want = simulate._sum_record(100, rows, columns, *head)
+        torch.testing.assert_close(compiled(100, rows, columns, *head), want, rtol=1e-13, atol=0)
 
 
 # --- estimators of the whole sample ---------------------------------------------------------

@@ -1,12 +1,16 @@
-"""The draws of ``_alias`` and their sums as machine code for the CPU, made by numba.
+"""Machine code for the CPU, made by numba: draws and their sums, and statistics of logits.
 
-Same words, same tokens: only the order of sums differs from the plain functions.  A block of draws
-goes through in short loops, each of one kind: arithmetic that fills vector registers, then
-look-ups that wait for memory together instead of one after the other.
+Draws: same words, same tokens as in ``_alias``; only the order of sums differs from the plain
+functions.  A block goes through in short loops, each of one kind: arithmetic that fills vector
+registers, then look-ups that wait for memory together instead of one after the other.
+
+Statistics: the sums of ``_statistics`` in float64, for rows without infinities.  The exponential
+and the logarithm are polynomials, since a call of a library would end the vectors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,7 +27,7 @@ def draw(start: int, count: int, stream: Tensor, entries: Tensor) -> Tensor:
     """Tokens (count,) int64 at ``start`` and after it, by one law's table (K,)."""
     out = torch.empty(count, dtype=torch.int64)
     arrays, tokens = (stream.numpy(), entries.numpy()), out.numpy()
-    _in_slices(lambda first, end: _draw(start + first, *arrays, tokens[first:end]), count)
+    _in_slices(lambda first, end: _draw(start + first, *arrays, tokens[first:end]), count, BLOCK)
     return out
 
 
@@ -51,10 +55,37 @@ def sums(
     return out
 
 
-def _in_slices(work: Callable[[int, int], None], count: int) -> None:
+def statistics(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """Fill ``out`` (12, B) from logits (B, V); the rows that are left, (N,) int64.
+
+    Those have NaN, an infinity, or logits more than ``_NEAR`` nats apart.
+    """
+    left = torch.zeros(len(a), dtype=torch.bool)
+    results = out.numpy()
+
+    def work(first: int, end: int) -> None:
+        for row in range(first, end):
+            x, y = (_array(logits[row]) for logits in (a, b))
+            tops = float(x.max()), float(y.max())
+            if all(map(math.isfinite, tops)):
+                *results[:, row], far = _statistics(x, y, *tops)
+                left[row] = far > 0
+            else:
+                left[row] = True
+
+    _in_slices(work, len(a))
+    return torch.nonzero(left).flatten()
+
+
+def _array(row: Tensor) -> np.ndarray:
+    """(V,) float32 or float64, without a copy where there need be none."""
+    return row.to(torch.promote_types(row.dtype, torch.float32)).contiguous().numpy()
+
+
+def _in_slices(work: Callable[[int, int], None], count: int, least: int = 1) -> None:
     """work(first, end) for slices of range(count), on as many threads as torch uses."""
     threads = torch.get_num_threads()
-    slices = max(1, min(threads * _SLICES, count // BLOCK))
+    slices = max(1, min(threads * _SLICES, count // least))
     edges = [count * i // slices for i in range(slices + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, edges[:-1], edges[1:]))
@@ -130,3 +161,78 @@ def _sums(start, columns, stream, entries, record, kinds, polynomials, out):
                     + 2 * c1 * c2 * l3
                     + c2 * c2 * l4
                 )
+
+
+_NEAR = 300.0  # e^600, a square of k3, still fits float64
+_LOG2E, _LN2 = 1 / math.log(2), math.log(2)
+_E8, _E9, _E10, _E11, _E12 = (1 / math.factorial(i) for i in range(8, 13))
+# What lets sums become vectors.  Nothing here divides by 0.
+_VECTORS = {"nogil": True, "fastmath": {"reassoc", "contract"}, "error_model": "numpy"}
+
+
+@njit(inline="always", **_VECTORS)
+def _exp(x):
+    """e^x, and e^x − 1 with its own digits near 0, for |x| <= 700; to 1e-15."""
+    k = np.rint(x * _LOG2E)
+    r = x - k * _LN2
+    far = 1 / 5040 + r * (_E8 + r * (_E9 + r * (_E10 + r * (_E11 + r * _E12))))
+    near = 1 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * (1 / 120 + r * (1 / 720 + r * far)))))
+    two_to_k = np.int64(np.int64(k + 1023.0) << 52).view(np.float64)
+    part = two_to_k * (r * near)
+    return part + two_to_k, part + (two_to_k - 1.0)
+
+
+@njit(inline="always", **_VECTORS)
+def _log1p(x):
+    """log(1 + x) for −1/2 <= x <= 0, to 1e-15: 2 artanh(s), s = x / (2 + x), by its series."""
+    s = x / (2 + x)
+    z = s * s
+    far = 1 / 21 + z * (1 / 23 + z * (1 / 25 + z / 27))
+    middle = 1 / 11 + z * (1 / 13 + z * (1 / 15 + z * (1 / 17 + z * (1 / 19 + z * far))))
+    near = 1 / 3 + z * (1 / 5 + z * (1 / 7 + z * (1 / 9 + z * middle)))
+    return 2 * s * (1 + z * near)
+
+
+@njit(**_VECTORS)
+def _statistics(a, b, top_a, top_b):
+    """The twelve statistics of one row, (V,) each, and how many logits were too far down."""
+    sum_a = sum_b = first = second = far = 0.0
+    for i in range(len(a)):
+        x, y = a[i] - top_a, b[i] - top_b
+        q, l = _exp(x)[0], y - x
+        sum_a += q
+        sum_b += _exp(y)[0]
+        first += q * l
+        second += q * l * l
+        far += (x < -_NEAR) + (y < -_NEAR)
+    change = math.log(sum_b) - math.log(sum_a)
+    norm_a, norm_b = top_a + math.log(sum_a), top_b + math.log(sum_b)
+    # The means of k1 and of k2.  Squares around these lose no digits; divergences are summed below.
+    k1 = change - first / sum_a
+    k2 = (second / sum_a - 2 * change * first / sum_a + change * change) / 2
+    kl_qp = kl_pq = chi2_pq = chi2_qp = hellinger2 = js = tv = 0.0
+    square_1 = square_2 = square_3 = 0.0
+    for i in range(len(a)):
+        # As in ``_statistics._costs``: q and p are B and B e^{−t}.
+        log_q, log_p = a[i] - norm_a, b[i] - norm_b
+        l = log_p - log_q
+        t, up = abs(l), l > 0
+        larger = _exp(log_p if up else log_q)[0]
+        half, root = _exp(-t / 2)
+        u, e = root * (2 + root), half * half
+        shared, other, square = t + u, -u - e * t, larger * u * u
+        over = square / e
+        kl_qp += larger * (other if up else shared)
+        kl_pq += larger * (shared if up else other)
+        chi2_pq += over if up else square
+        chi2_qp += square if up else over
+        hellinger2 += larger * root * root
+        js -= larger * (e * t + (1 + e) * _log1p(u / 2))
+        tv -= larger * u
+        q = larger * (e if up else 1.0)
+        d1, d2, d3 = -l - k1, l * l / 2 - k2, (other / e if up else shared) - k1
+        square_1 += q * d1 * d1
+        square_2 += q * d2 * d2
+        square_3 += q * d3 * d3
+    divergences = kl_qp, kl_pq, chi2_pq, chi2_qp, hellinger2, js / 2, tv / 2
+    return *divergences, k2, kl_qp, square_1, square_2, square_3, far

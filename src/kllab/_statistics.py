@@ -1,17 +1,13 @@
 r"""Every divergence, and the moments of k1, k2, k3, of rows of logits in one streamed pass.
 
-Two kernels give the same twelve numbers a row.  The exact one works in float64, a tile of a row at
-a time, and knows every limit.  The fast one works in float32, compiled to one loop where that can
-be, for long rows without −inf whose log-ratios stay within ±60 nats; there differences of logits
-are rounded once, and sums of sums are float64.
-
-Of equal operations the code has those that are fast: exp2, x ** 0.5 and log2, since torch hands
-exp, sqrt and log to a library that starts threads for the smallest tile; and x ** 2 for x * x,
-since inductor expands whatever is used twice.
+All in float64, a tile of a row at a time: what a row takes does not grow with it.  Where numba is
+installed, the CPU has the same sums as one loop (``_native.statistics``) for rows without
+infinities; the functions here know every limit, and run on every device.
 
 Both write q and p as B and B e^{−t}, with B the larger of the two and t = |log r|, so that nothing
 overflows, and both sum what each token costs (its gap above the tangent), so that nothing cancels
-between tokens.
+between tokens.  exp2 stands for exp, since torch hands exp to a library that starts threads for the
+smallest tile.
 """
 
 from __future__ import annotations
@@ -22,19 +18,11 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from kllab._compile import Kernel
+from kllab import _compile
 from kllab.checks import InputError
 
-TILE = 2**14
-"""Elements of a tile of what is not compiled: some 3 MB of temporaries."""
-
-ROWS = 8
-"""Rows that the fast kernel reads together: few enough for a cache, many enough for threads."""
-
 _LOG2E = math.log2(math.e)
-_EXACT_TILE = 2**13
-_LINE = 1024  # float32 sums run over so many; their sums are float64
-_TAME = 60.0  # beyond this |log r| float32 has no e^{|log r|} to spare
+_TILE = 2**13
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -82,13 +70,12 @@ def statistics(logits_q: Tensor, logits_p: Tensor) -> Statistics:
 
     Returns
     -------
-    Statistics : (...,) float64 each, in nats.  For float32 logits and KL ≥ 1e-6 the KLs are right
-        to 1e-5 relative and everything else to 1e-4; float64 logits are summed in float64.
+    Statistics : (...,) float64 each, in nats, summed in float64 whatever the logits are.
         Infinite divergences and moments are ``inf``.  No gradient is kept.
 
-    On the CPU, calls of at least 2^22 elements are compiled where there is a C++ compiler, once
-    per process, in some seconds; ``KLLAB_COMPILE=0`` turns that off.  Working memory is a few
-    MB whatever the shape.
+    On the CPU, calls of at least 2^22 elements are compiled where numba is installed, once per
+    process, in a second or two; ``KLLAB_COMPILE=0`` turns that off.  Working memory is a few MB
+    whatever the shape.
 
     Raises
     ------
@@ -111,8 +98,8 @@ def statistics(logits_q: Tensor, logits_p: Tensor) -> Statistics:
     a, b = a.reshape(-1, v), b.reshape(-1, v)
     out = torch.empty(_COLUMNS, a.shape[0], dtype=torch.float64, device=a.device)
     left = torch.arange(a.shape[0])
-    if _fast_applies(a):
-        left = _fast(a, b, out)
+    if native := _compile.native(a.device, a.numel()):
+        left = native.statistics(a, b, out)
     if a.device.type == "cpu":
         for row in left.tolist():
             out[:, row : row + 1] = _exact(a[row : row + 1], b[row : row + 1])
@@ -144,14 +131,14 @@ def _logits(logits_q, logits_p) -> tuple[Tensor, Tensor]:
     return logits_q.detach(), logits_p.detach()
 
 
-# --- exact: float64, tile by tile -----------------------------------------------------------
+# --- float64, tile by tile ------------------------------------------------------------------
 
 
 def _exact(a: Tensor, b: Tensor) -> Tensor:
     """(12, rows) from logits (rows, V)."""
     a, b = _settled("logits_q", a), _settled("logits_p", b)
     norm_a, norm_b = _log_sum(a), _log_sum(b)
-    width = max(1, _EXACT_TILE // a.shape[0]) if a.device.type == "cpu" else a.shape[1]
+    width = max(1, _TILE // a.shape[0]) if a.device.type == "cpu" else a.shape[1]
 
     def tiles():
         for x, y in zip(a.split(width, -1), b.split(width, -1), strict=True):
@@ -180,7 +167,7 @@ def _settled(argument: str, x: Tensor) -> Tensor:
 def _log_sum(x: Tensor) -> Tensor:
     """logsumexp in float64, (rows, 1)."""
     top = x.amax(-1, keepdim=True).double()
-    width = max(1, _EXACT_TILE // x.shape[0]) if x.device.type == "cpu" else x.shape[1]
+    width = max(1, _TILE // x.shape[0]) if x.device.type == "cpu" else x.shape[1]
     total = sum(
         torch.exp2((t.double() - top) * _LOG2E).sum(-1, keepdim=True) for t in x.split(width, -1)
     )
@@ -238,162 +225,3 @@ def _spread(log_q: Tensor, log_p: Tensor, mean: Tensor) -> Tensor:
     beyond = (can & up & (e == 0) & (larger > 0)).any(-1)
     parts[2] = parts[2].masked_fill(beyond, math.inf)
     return torch.stack(parts)
-
-
-# --- fast: one compiled loop in float32 -----------------------------------------------------
-
-
-def _fast_applies(a: Tensor) -> bool:
-    return a.dtype != torch.float64 and a.shape[0] > 0 and a.shape[1] >= 4 * _LINE
-
-
-def _fast(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """Fill ``out`` (12, B), and return the rows that need the exact kernel."""
-    count, v = a.shape
-    compiled = count > 1 and _second.form(a.device, a.numel()) is _second
-    rows = 1 if not compiled else min(count, ROWS) if a.device.type == "cpu" else count
-    whole = v // _LINE * _LINE
-    rest = torch.empty(2, rows, 2, _LINE // 2, dtype=a.dtype, device=a.device)
-    far = torch.empty(count, device=a.device)
-    for start in range(0, count, rows):
-        start = min(start, count - rows)  # the last block overlaps, if it must
-        block = slice(start, start + rows)
-        pieces = [x[block, :whole].unflatten(-1, (-1, _LINE)) for x in (a, b)]
-        top = torch.stack([x[block].amax(-1) for x in (a, b)]).float()
-        # What is left of each row, filled up with tokens of no probability in float32.
-        for x, end, high in zip((a, b), rest, top, strict=True):
-            end.copy_((high - 200.0)[:, None, None])
-            end.view(rows, _LINE)[:, : v - whole] = x[block, whole:]
-        lines = (pieces, rest)
-        first = [part for piece in lines for part in _parts(_first, compiled, piece, *top)]
-        far[block] = torch.stack([part[-1].amax(-1) for part in first]).amax(0)
-        row = _row_constants(*_summed(part[:-1] for part in first))
-        second = (_parts(_second, compiled, piece, *top, *row.float()) for piece in lines)
-        out[:, block] = _finished(_summed(part for parts in second for part in parts), row)
-    return torch.nonzero(~(far < _TAME)).flatten().cpu()
-
-
-def _parts(kernel: Kernel, compiled: bool, lines, *per_row):
-    """What a kernel gives for lines (rows, lines, width) of q and p: at once, or some at a time."""
-    if compiled:
-        yield kernel(*lines, *per_row)
-        return
-    rows, _, width = lines[0].shape
-    budget = TILE if lines[0].device.type == "cpu" else 2**22
-    step = max(1, budget // (rows * width))
-    for a, b in zip(*(x.split(step, 1) for x in lines), strict=True):
-        yield kernel.function(a, b, *per_row)
-
-
-def _summed(parts) -> Tensor:
-    """(sums, rows) float64 from tuples of (rows, lines)."""
-    return sum(torch.stack(part).double().sum(-1) for part in parts)
-
-
-def _row_constants(sum_a, sum_b, difference, first, second) -> Tensor:
-    """(6, rows): what log r, its centred form, and both log-probabilities subtract, and centres."""
-    # The log-normaliser of p less that of q: near 0 it needs the sum of the differences.
-    change = difference / sum_a
-    shift = torch.where(change.abs() < 0.5, torch.log1p(change), torch.log(sum_b / sum_a))
-    mean = first / sum_a
-    variance = (second / sum_a - mean * mean).clamp(min=0.0)
-    centre = mean - shift  # E_q[log r]
-    log_a = torch.log(sum_a)
-    return torch.stack([shift, mean, centre, variance, log_a, log_a + shift])
-
-
-def _log_ratio(a: Tensor, b: Tensor, top_a: Tensor, top_b: Tensor):
-    """Logits below their maxima, and the difference of the two, rounded once; float32."""
-    offset = top_b.double() - top_a.double()
-    high = offset.float()
-    low = (offset - high.double()).float()
-    top_a, top_b, high, low = (y[:, None, None] for y in (top_a, top_b, high, low))
-    a, b = a.float(), b.float()
-    # D. Knuth's two-sum: b − a is ``difference + lost`` exactly.
-    difference = b - a
-    part = difference - b
-    lost = (b - (difference - part)) - (a + part)
-    return a - top_a, b - top_b, (difference - high) + (lost - low)
-
-
-def _excess(x: Tensor) -> Tensor:
-    """e^x − 1 − x for |x| < 1/4, to float32."""
-    return x**2 * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x / 5040)))))
-
-
-def _first_pass(a: Tensor, b: Tensor, top_a: Tensor, top_b: Tensor):
-    """Sums over lines (rows, lines) of e^a, e^b, e^b − e^a, e^a x, e^a x², and the largest |x|."""
-    low_a, low_b, x = _log_ratio(a, b, top_a, top_b)
-    e_a, e_b = torch.exp2(low_a * _LOG2E), torch.exp2(low_b * _LOG2E)
-    difference = torch.where(x.abs() < 0.25, e_a * (x + _excess(x)), e_b - e_a)
-    weighted = e_a * x
-    return (
-        e_a.sum(-1),
-        e_b.sum(-1),
-        difference.sum(-1),
-        weighted.sum(-1),
-        (weighted * x).sum(-1),
-        x.abs().amax(-1),
-    )
-
-
-def _second_pass(a, b, top_a, top_b, shift, mean, centre, variance, log_a, log_b):
-    """Sums over lines (rows, lines) of the seven divergences' costs, and of three squares."""
-    low_a, low_b, x = _log_ratio(a, b, top_a, top_b)
-    shift, mean, centre, variance, log_a, log_b = (
-        y[:, None, None] for y in (shift, mean, centre, variance, log_a, log_b)
-    )
-    larger = torch.exp2(torch.maximum(low_a - log_a, low_b - log_b) * _LOG2E)
-    log_r = x - shift
-    down, t = log_r <= 0, log_r.abs()
-    e = torch.exp2(t * -_LOG2E)
-    near = t < 0.25
-    shared = torch.where(near, _excess(-t), e - 1 + t)
-    u = shared - t
-    other = -shared - t * u
-    square = larger * u**2
-    inverse = 1 / e
-    over = square * inverse
-    root = e**0.5
-    half = 0.5 + 0.5 * e
-    t2 = t**2
-    js = torch.where(
-        near,
-        root * t2 * (1 / 8 + t2**2 / 9216),
-        -0.5 * e * t - half * (torch.log2(half) / _LOG2E),
-    )
-    g = u / (1 + root)
-    q = torch.where(down, larger, larger * e)
-    off_1 = x - mean
-    off_2 = off_1 * (off_1 + 2 * centre) - variance
-    off_3 = torch.where(down, shared, other * inverse) + centre
-    parts = (
-        larger * torch.where(down, shared, other),
-        larger * torch.where(down, other, shared),
-        torch.where(down, square, over),
-        torch.where(down, over, square),
-        larger * g**2,
-        larger * js,
-        larger * u,
-        q * off_1**2,
-        q * off_2**2,
-        q * off_3**2,
-    )
-    return tuple(part.sum(-1) for part in parts)
-
-
-_first, _second = Kernel(_first_pass), Kernel(_second_pass)
-
-
-def _finished(sums: Tensor, row: Tensor) -> Tensor:
-    """(12, rows) from the ten sums of the second pass."""
-    *divergences, tv, square_1, square_2, square_3 = sums
-    centre, variance = row[2], row[3]
-    kl = divergences[0]
-    # Squares are around row constants that nearly are the means: take out the rest.
-    variance_1 = square_1 - (kl + centre) ** 2
-    second_moment = variance_1 + kl * kl
-    variance_2 = (square_2 - (variance_1 - variance) ** 2) / 4
-    variance_3 = square_3 - (kl + centre) ** 2
-    spreads = (x.clamp(min=0.0) for x in (variance_1, variance_2, variance_3))
-    return torch.stack([*divergences, -tv / 2, second_moment / 2, kl, *spreads])

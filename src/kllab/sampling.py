@@ -114,7 +114,7 @@ def _drawn(start: int, count: int, stream: Tensor, table: Tensor) -> Tensor:
     return _alias.tokens(_alias.words(counter, stream), table)
 
 
-_draw = Kernel(_drawn, native="draw")
+_draw = Kernel(_drawn, "draw")
 
 
 def chunk_for(kernel, device: torch.device, draws: int) -> int:

@@ -411,7 +411,7 @@ def _sum_record(start, rows, columns, stream, entries, record, kinds, polynomial
     return torch.stack(sums).view(len(kinds), 2, rows).transpose(0, 1)
 
 
-_sums = Kernel(_sum_record, native="sums")
+_sums = Kernel(_sum_record, "sums")
 
 
 def _by_log_r(pair, estimators, n, replicates, generator, chunk) -> Iterator[Block]:

@@ -684,6 +684,26 @@ def test_pads_are_told_from_repeated_tokens():
         assert "padding" in diagnose(*flipped).codes
 
 
+@pytest.mark.parametrize(("T", "rows"), [(64, 3), (256, 2)])
+def test_padding_takes_the_rows_that_it_says(T, rows):
+    """(T/2)^rows > 10,000; with one row less it could be chance."""
+    g = torch.Generator().manual_seed(0)
+    ref = table(g)
+    policy = moved(ref, 0.3, g)
+    drawn = draw(policy, g, 20, T)
+    logprob, other = at(policy, drawn), at(ref, drawn)
+    for padded_rows, found in ((rows, True), (rows - 1, False)):
+        mask = torch.ones(20, T, dtype=torch.bool)
+        mask[:padded_rows, -5:] = False
+        d = diagnose(logprob.where(mask, 0.0), other.where(mask, 0.0))
+        assert ("padding" in d.codes) is found
+        if found:  # runs: one for each pair of unequal neighbours; edges: two a row
+            pairs = torch.stack([logprob, other], -1).where(mask[..., None], 0.0)
+            breaks = int((pairs[:, 1:] != pairs[:, :-1]).any(-1).sum())
+            evidence = rows * math.log(breaks / 40)
+            assert finding(d, "padding").numbers["evidence"] == pytest.approx(evidence)
+
+
 # --- what comes back, and bad input ---------------------------------------------------------------
 
 

@@ -31,9 +31,10 @@ one_token      one token has half of Σ k3           a fact about these samples
 heavy_tail     tail index of r below 2              4 standard errors of the Hill estimate
 ============== ==================================== ============================================
 
-How much it takes, for 99 runs of 100: 200 tokens for a temperature, three padded rows, 50 pairs of
-neighbours for misaligned. Of n tokens: n · KL = 100 for swapped, n · s² = 400 for noise of sd s,
-n · (1 − S) = 100 for a filter that keeps S of the mass. With less, a run can pass as healthy.
+How much it takes, for 99 runs of 100: 200 tokens for a temperature, 50 pairs of neighbours for
+misaligned, k padded rows of T places with (T/2)^k > 10,000, so three at T = 64. Of n tokens:
+n · KL = 100 for swapped, n · s² = 400 for noise of sd s, n · (1 − S) = 100 for a filter that keeps
+S of the mass. With less, a run can pass as healthy.
 
 Not to be seen here: samples at another temperature than *both* tensors, when the two models are
 close; a wrong position or dropout in p alone, which is one more distribution; a loss, its sign and
@@ -74,7 +75,8 @@ INSTEAD = {
     "padding": "Pass the mask of the tokens that were sampled.",
     "half_precision": "Compute log_softmax in float32 and keep its result in float32.",
     "scaled": "Divide logits by the temperature, then take log_softmax.",
-    "misaligned": "logprob[t] and ref_logprob[t] must belong to one token: shift one of them.",
+    "misaligned": "logprob[t] and ref_logprob[t] must belong to one token: shift one of them,"
+    " or put its rows in order.",
     "truncated": "Take both log-probabilities over one set of tokens: all, or those kept.",
     "swapped": "Exchange the two tensors, or weight each token by exp(logprob − old_logprob).",
     "noise": "Log k1 beside k3, and compute both log-probabilities with one engine in float32.",

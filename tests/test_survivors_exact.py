@@ -149,3 +149,8 @@ def test_a_tilted_moment_and_its_roundings_by_hand(j, k, m, s2, value, ulps):
     got, size = exact._tilted(j, k, pairs.gaussian(m, math.sqrt(s2)))
     assert got == pytest.approx(value, rel=1e-12)
     assert size == pytest.approx(abs(value) * ulps, rel=1e-12)
+
+
+def test_a_weight_that_underflows_leaves_the_error_finite():
+    pair = pairs.categorical(f64(0.0, -800.0), f64(0.5, 0.5).log())
+    assert exact.moments(K1, pair).error < 1e-14

@@ -61,3 +61,13 @@ def test_the_dictionary_shows_fn_log_probabilities_and_no_ratio_beyond_three_nat
 def test_a_removable_gap_at_one_in_a_function_that_is_not_even():
     entry = dictionary(lambda l: torch.expm1(l) / l, usage="reward")
     assert entry.constant == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("usage", ["loss", "reward", "both"])
+def test_a_usage_that_was_put_together_is_the_same_usage(usage):
+    built = "".join(list(usage))
+    assert built is not usage
+    log_r = f64(-0.7, 0.3)
+    got = penalty_for("chi2_pq", usage=built)(log_r)
+    assert got.equal(penalty_for("chi2_pq", usage=usage)(log_r))
+    assert dictionary(K2, usage=built).terms == dictionary(K2, usage=usage).terms

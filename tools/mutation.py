@@ -92,8 +92,8 @@ def changed_lines(before: str, after: str) -> tuple[int, str, str]:
     """Number of the first changed line, and the changed lines without their indentation."""
     matcher = difflib.SequenceMatcher(None, a := before.split("\n"), b := after.split("\n"), False)
     (_, a1, a2, b1, b2), *_ = [op for op in matcher.get_opcodes() if op[0] != "equal"]
-    strip = " ".join
-    return a1 + 1, strip(map(str.strip, a[a1:a2])), strip(map(str.strip, b[b1:b2]))
+    old, new = (" ".join(filter(None, map(str.strip, lines))) for lines in (a[a1:a2], b[b1:b2]))
+    return a1 + 1, old, new
 
 
 def places(source: str) -> list[tuple[str, int]]:

@@ -6,8 +6,8 @@ infinities; the functions here know every limit, and run on every device.
 
 Both write q and p as B and B e^{−t}, with B the larger of the two and t = |log r|, so that nothing
 overflows, and both sum what each token costs (its gap above the tangent), so that nothing cancels
-between tokens.  exp2 stands for exp, since torch hands exp to a library that starts threads for the
-smallest tile.
+between tokens.  exp2, sinh and log2 stand for exp, expm1 and log1p, since torch hands those to a
+library that starts threads for the smallest tile.
 """
 
 from __future__ import annotations
@@ -175,24 +175,33 @@ def _log_sum(x: Tensor) -> Tensor:
 
 
 def _sides(log_q: Tensor, log_p: Tensor):
-    """B, t = |log r| (0 where nothing has mass), where p > q, and where q has mass."""
+    """B, t = |log r| (0 where nothing has mass), e^{−t/2}, e^{−t} − 1, where p > q, and q > 0."""
     larger = torch.exp2(torch.maximum(log_q, log_p) * _LOG2E)
     log_r = torch.where(larger > 0, log_p - log_q, 0.0)
-    return larger, log_r.abs(), log_r > 0, log_q > -math.inf
+    t = log_r.abs()
+    half = t.clamp(max=1400.0) / 2  # e^−1400 is 0, and sinh(700) a number
+    root = torch.exp2(half * -_LOG2E)
+    u = -2 * root * torch.sinh(half)
+    return larger, t, root, u, log_r > 0, log_q > -math.inf
+
+
+def _log1p(x: Tensor) -> Tensor:
+    y = 1 + x
+    return torch.where(y == 1, x, torch.log2(y) / _LOG2E * (x / (y - 1)))
 
 
 def _costs(log_q: Tensor, log_p: Tensor) -> Tensor:
     """(9, rows): the divergences without jeffreys, and the means of k2 and k3."""
-    larger, t, up, can = _sides(log_q, log_p)
-    e, u = torch.exp2(t * -_LOG2E), torch.expm1(-t)
+    larger, t, root, u, up, can = _sides(log_q, log_p)
+    e = root * root
     et = torch.where(e > 0, e * t, 0.0)
     shared = t + u  # k3 of the larger to the smaller
     other = -u - et  # and of the smaller to the larger
     one, two = larger * shared, larger * other
     square = larger * u * u
     over = torch.where(square > 0, square / e, 0.0)
-    root = u / (1 + e**0.5)
-    js = -(et + (1 + e) * torch.log1p(u / 2)) / 2
+    gap = u / (1 + root)
+    js = -(et + (1 + e) * _log1p(u / 2)) / 2
     k3 = torch.where(up, two, one)
     q = larger * torch.where(up, e, 1.0)
     parts = (
@@ -200,7 +209,7 @@ def _costs(log_q: Tensor, log_p: Tensor) -> Tensor:
         torch.where(up, one, two),
         torch.where(up, over, square),
         torch.where(up, square, over),
-        larger * root * root,
+        larger * gap * gap,
         larger * js,
         -larger * u / 2,
         torch.where(q > 0, q * t * t, 0.0) / 2,
@@ -211,8 +220,8 @@ def _costs(log_q: Tensor, log_p: Tensor) -> Tensor:
 
 def _spread(log_q: Tensor, log_p: Tensor, mean: Tensor) -> Tensor:
     """(3, rows): the variances of k1, k2, k3 around their means (3, rows, 1), where finite."""
-    larger, t, up, can = _sides(log_q, log_p)
-    e, u = torch.exp2(t * -_LOG2E), torch.expm1(-t)
+    larger, t, root, u, up, can = _sides(log_q, log_p)
+    e = root * root
     q = larger * torch.where(up, e, 1.0)
     k1 = torch.where(up, -t, t)
     # Above q, k3 = e^t − 1 − t may overflow where q k3² does not.

@@ -751,3 +751,45 @@ def test_a_clamp_in_float32_is_in_the_log_ratio():
     assert report.value.clamps == pytest.approx((LOW, TEN), abs=1e-5)
     assert report.gradient.clamps == pytest.approx((LOW, TEN), abs=1e-5)
     assert "not_difference" not in report.codes
+
+
+def test_a_dtype_that_is_refused_hides_no_other():
+    """kllab's estimators take no half precision."""
+    assert numbers(audit(kllab.K3), "overflow") == {
+        "float32": pytest.approx(LARGEST["float32"], rel=1e-4)
+    }
+
+
+def test_nan_beside_an_infinite_value_is_overflow():
+    """The root of e^2l: infinity above, and below a root of 0, which has no derivative."""
+    report = audit(of_log_r(lambda l: (2 * l).exp().sqrt()), usage="loss")
+    assert min(numbers(report, "overflow").values()) > 0
+    assert max(numbers(report, "nan_gradient").values()) < 0
+
+
+def test_a_mean_whose_gradient_is_another():
+    def uneven(logprob, ref_logprob):
+        v = k1(logprob, ref_logprob)
+        w = torch.arange(v.numel(), dtype=v.dtype).reshape(v.shape) * v
+        return v.mean().detach() + w.sum() - w.sum().detach()
+
+    assert audit(uneven, usage="loss").codes == ["aggregation"]
+
+
+def test_kept_tokens_alone_are_no_value_per_token():
+    report = audit(lambda logprob, ref_logprob, mask: k1(logprob, ref_logprob)[mask.bool()])
+    assert report.codes[0] == "not_elementwise"
+    assert report.value.verdict == "unknown"
+
+
+def test_one_batch_is_not_enough():
+    def threshold(logprob, ref_logprob):
+        v = k1(logprob, ref_logprob)
+        return v + (v.max() > 1.35) * (v.numel() > 1)
+
+    assert audit(threshold).codes == ["not_elementwise"]
+
+
+def test_a_divergence_that_is_its_own_reverse_has_no_wrong_direction():
+    report = audit(of_log_r(lambda l: 2 * torch.expm1(l / 2) ** 2), claim="hellinger2")
+    assert report.codes == ["not_the_claim", "bias", "overflow"]

@@ -66,7 +66,8 @@ def test_a_row_says_where_when_and_what(name):
     for field in fields(Row):
         value = getattr(row, field.name)
         assert value != "" or field.name == "note", field.name
-    assert row.source.startswith(f"{row.repository}, {row.file}, lines {row.lines}")
+    lines = "line" if re.fullmatch(r"\d+", row.lines) else "lines"
+    assert row.source.startswith(f"{row.repository}, {row.file}, {lines} {row.lines}, at commit ")
     place = f"https://github.com/{row.repository}/blob/{row.commit}/{row.file}#L"
     assert row.url.startswith(place)
     assert re.fullmatch(r"\d+-L\d+", row.url.removeprefix(place))

@@ -618,7 +618,7 @@ def test_misaligned_tensors_are_seen_where_neighbours_resemble_each_other():
     for seed in range(20):
         g = torch.Generator().manual_seed(seed)
         ref = slow(g, 16, 65)
-        policy = moved(ref, 0.05, g)
+        policy = moved(ref, 0.2, g)  # they agree by .98 at best
         assert "misaligned" not in diagnose(policy, ref).codes
         assert "misaligned" in diagnose(policy[:, 1:], ref[:, :-1]).codes
         assert "misaligned" in diagnose(policy[:, :-1], ref[:, 1:]).codes
@@ -682,6 +682,18 @@ def test_pads_are_told_from_repeated_tokens():
         assert "padding" in diagnose(logprob.where(mask, 0.0), other.where(mask, 0.0)).codes
         flipped = [x.where(mask, -3.0).flip(-1) for x in (logprob, other)]
         assert "padding" in diagnose(*flipped).codes
+
+
+@pytest.mark.parametrize(("rows", "found"), [(2, False), (3, True)])
+def test_rows_that_are_all_padding_count_once(rows, found):
+    g = torch.Generator().manual_seed(0)
+    ref = table(g)
+    policy = moved(ref, 0.3, g)
+    drawn = draw(policy, g, 20)
+    pair = [at(policy, drawn), at(ref, drawn)]
+    for x in pair:
+        x[:rows] = 0.0
+    assert ("padding" in diagnose(*pair).codes) is found
 
 
 @pytest.mark.parametrize(("T", "rows"), [(64, 3), (256, 2)])

@@ -72,7 +72,8 @@ class Row:
     @property
     def source(self) -> str:
         """Where it stands, in words."""
-        return f"{self.repository}, {self.file}, lines {self.lines}, at commit {self.commit[:9]}"
+        lines = f"line{'s' * (not self.lines.isdigit())} {self.lines}"
+        return f"{self.repository}, {self.file}, {lines}, at commit {self.commit[:9]}"
 
     @property
     def url(self) -> str:

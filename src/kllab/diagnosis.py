@@ -339,13 +339,13 @@ class _Run:
             return 0.0
         pair = self.keep[:, 1:] & self.keep[:, :-1]
         other = pair & ((self.log_q.diff() != 0) | (self.log_p.diff() != 0))
-        # A row of one value all along has no edge that differs from the rest.
-        same = pair & ~other & other.any(-1, keepdim=True)
+        same = pair & ~other
         lead, trail = same.int().cumprod(-1), same.flip(-1).int().cumprod(-1)
         inside = same & (lead == 0) & (trail.flip(-1) == 0)
         place = torch.arange(1, same.shape[1] + 1)
         longest = (place - torch.where(inside, 0, place).cummax(-1).values).amax()
-        at_edge = torch.cat([lead.sum(-1), trail.sum(-1)])
+        # A row of one pair all along is one run, at both of its edges.
+        at_edge = torch.cat([lead.sum(-1), trail.sum(-1) * other.any(-1)])
         runs, edges = int(other.sum()), int(pair[:, 0].sum() + pair[:, -1].sum())
         return int((at_edge > longest).sum()) * math.log(max(runs, 1) / max(edges, 1))
 

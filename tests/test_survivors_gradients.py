@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kllab import K2, _fit
+from kllab import K2, K3, _fit
 from kllab.gradients import (
     as_reward_centred,
     as_reward_leave_one_out,
@@ -71,3 +71,17 @@ def test_a_usage_that_was_put_together_is_the_same_usage(usage):
     got = penalty_for("chi2_pq", usage=built)(log_r)
     assert got.equal(penalty_for("chi2_pq", usage=usage)(log_r))
     assert dictionary(K2, usage=built).terms == dictionary(K2, usage=usage).terms
+
+
+def test_a_column_that_is_free_already_is_left_out_of_a_fit():
+    """Less its free part only rounding is left of it, which must not pass for a direction."""
+    l = _fit.grid(2.0**-6)
+    free = {"r - 1": torch.expm1(l), "constant": torch.ones_like(l)}
+    columns = {"kl_qp": K3(l)}
+    alone = _fit.combination(torch.sin(5 * l), columns, free)
+    columns["kl_pq"] = 3 * torch.expm1(l) + 2
+    beside = _fit.combination(torch.sin(5 * l), columns, free)
+    assert alone.verdict == beside.verdict == "unknown"
+    assert beside.residual == pytest.approx(alone.residual, rel=1e-12)
+    with pytest.raises(TypeError, match="positional"):
+        _fit.combination(torch.sin(l), columns, free, torch.float64)

@@ -793,3 +793,54 @@ def test_one_batch_is_not_enough():
 def test_a_divergence_that_is_its_own_reverse_has_no_wrong_direction():
     report = audit(of_log_r(lambda l: 2 * torch.expm1(l / 2) ** 2), claim="hellinger2")
     assert report.codes == ["not_the_claim", "bias", "overflow"]
+
+
+def test_how_close_is_close():
+    for size, code in ((1 + 1e-5, 1), (1 + 1e-8, 0)):
+        fn = lambda a, b, size=size: size * k1(a, b)  # noqa: E731
+        assert audit(fn, claim="kl_qp").exit_code == code
+    assert audit(lambda a, b: (1 + 1e-5) * k1(a, b).float(), claim="kl_qp").agrees
+
+
+def test_too_narrow_to_tell():
+    report = audit(of_log_r(lambda l: -l.clamp(-0.9, 0.9)), claim="kl_qp")
+    assert (report.value.verdict, report.exit_code) == ("unknown", 2)
+    assert report.value.region == pytest.approx((-0.9, 0.9))
+    assert "1.8 nats" in report.value.why
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_unknown_even_where_it_looks_exact(dtype):
+    """The slope of |l| is ±1 in every precision."""
+    report = audit(of_log_r(lambda l: l.to(dtype).abs()), usage="loss", claim="tv")
+    assert (report.gradient.verdict, report.exit_code) == ("unknown", 2)
+    assert "half precision" in report.gradient.why
+    exact = audit(of_log_r(torch.abs), usage="loss", claim="tv")
+    assert (exact.gradient.terms, exact.exit_code) == ({"tv": 2.0}, 0)
+
+
+def test_a_law_that_does_not_move_gives_no_gradient_its_name():
+    """−p/old as the derivative: E_old[−(p/old) ∇log q] = −E_p[∇log q], the gradient of KL(p‖q)."""
+
+    def fn(logprob, ref_logprob, old_logprob):
+        return weight(logprob, old_logprob).detach() * (ref_logprob - logprob).exp()
+
+    part = audit(fn, usage="loss", samples="old_logprob").gradient
+    assert part.terms == {"kl_pq": 1.0}
+    got = expected_by_sum(fn, OLD, Q, P.log(), OLD.log())
+    assert torch.allclose(got, gradient_by_sum({"kl_pq": 1.0}, P, Q, moves="q"), atol=1e-12)
+
+
+def test_an_old_policy_that_is_not_sampled():
+    def fn(logprob, ref_logprob, old_logprob):
+        return k3(logprob, ref_logprob) * (1 + (logprob - old_logprob) ** 2)
+
+    report = audit(fn, samples="logprob", claim="kl_qp")
+    assert (report.value.terms, report.agrees) == ({"kl_qp": 1.0}, True)
+    assert "changes with old_logprob" in str(report)
+    assert "old_logprob" not in str(audit(k3))
+
+    def weighted(logprob, ref_logprob, old_logprob):
+        return weight(logprob, old_logprob) * k3(logprob, ref_logprob)
+
+    assert audit(weighted, samples="ref_logprob").value.verdict == "unknown"

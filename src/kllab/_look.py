@@ -97,6 +97,7 @@ _SOME = torch.tensor([-2, -1.25, -0.75, -0.25, 0.25, 0.5, 1, 1.75, 2.25], dtype=
 _OFF_CORNERS = _SOME + 2.0**-6  # where clamps are not put
 _POINTS = 4096
 NOWHERE = (-math.inf, math.inf)
+ON_POLICY = "where old_logprob is logprob; it changes with old_logprob"
 NO_DIFFERENCE = "the difference of the two log-probabilities"
 _COARSE = 2.0**-4  # spacing of the grid where each token costs a call
 
@@ -150,9 +151,9 @@ class Look:
 
     def part(self, kind: str) -> Part:
         """Fit the value or the gradient."""
-        frame, precision, why = self._frame(kind)
+        frame, precision, note = self._frame(kind)
         if frame is None:
-            return Part("unknown", why=why)
+            return Part("unknown", why=note)
         self.found[kind], self.precisions[kind] = frame, precision
         l, v, c = self._on_grid(frame)
         # A weight that stays differentiable leaves a clamped value behind, not 0.
@@ -173,7 +174,7 @@ class Look:
         l, y = l[some], y[some]
         self.points[kind] = Points(l, y, precision)
         fit = self._combination(kind, l, y, DIVERGENCES)
-        verdict, terms, why = fit.verdict, fit.terms, ""
+        verdict, terms, why = fit.verdict, fit.terms, note
         if high - low < _fit.NARROWEST:
             verdict, terms = "unknown", {}
             why = f"it is cut to {high - low:.2g} nats around log r = 0, too few to tell"
@@ -294,15 +295,27 @@ class Look:
             precision = self._precision(kind, frame, here)
             if precision is None:
                 return None, torch.float16, "it works in half precision"
-            others = [self.near(frame, _SOME, anchor=_ANCHORS[1])]
-            if several:
-                others += [self.near(frame, _SOME, shift=shift) for shift in _SHIFTS]
-            worst = max(float((self.target(kind, o) - here).abs().max()) for o in others)
-            # Written so that NaN passes: the fit says what is not finite.
-            if not worst > _fit.TOLERANCE[precision] * float(here.abs().max()):
+            # Where neither q nor p is the law that moves, only a weight of 0 says anything.
+            if kind == "gradient" and "logprob" not in (frame.q, frame.p) and here.any():
+                continue
+            slack = _fit.TOLERANCE[precision] * float(here.nan_to_num(0, 0, 0).abs().max())
+            lower = self.near(frame, _SOME, anchor=_ANCHORS[1])
+            shifted = [self.near(frame, _SOME, shift=shift) for shift in _SHIFTS]
+            if self._farthest(kind, here, [lower]) > slack:
+                continue
+            if self._farthest(kind, here, shifted) <= slack:
                 return frame, precision, ""
+            if not several and frame.q == "logprob":
+                return frame, precision, ON_POLICY
+        several = several or "old_logprob" in self.probe.binding.roles
         why = "one log-ratio and its weight" if several else NO_DIFFERENCE
         return None, precision, f"it depends on more than {why}"
+
+    def _farthest(self, kind: str, here: Tensor, others: list) -> float:
+        """The largest difference where ``here`` is finite; the fit says what is not."""
+        known = torch.isfinite(here)
+        gaps = torch.stack([self.target(kind, other) - here for other in others])[:, known]
+        return float(gaps.abs().nan_to_num(nan=math.inf).max()) if known.any() else 0.0
 
     def _precision(self, kind: str, frame: Frame, here: Tensor) -> torch.dtype | None:
         """float64 moves when its argument moves by 2⁻⁴², float32 by 2⁻¹⁴; half does not."""

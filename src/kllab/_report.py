@@ -36,7 +36,7 @@ def verdict(report) -> str:
 
 def _line(label: str, part) -> str:
     text = words(part.terms) or part.verdict.replace("_", " ")
-    if part.verdict == "unknown" and part.why:
+    if part.why:
         text += f": {part.why}"
     if part.q:
         low, high = part.region

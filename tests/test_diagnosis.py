@@ -541,6 +541,16 @@ def test_a_mean_of_one_over_r_that_is_not_known_swaps_nothing():
     assert diagnose(*many).codes[0] == "swapped"
 
 
+def test_nearly_flat_models_that_differ_in_all_are_healthy():
+    """Their log-probabilities have no correlation, and nothing is out of place."""
+    for seed in range(20):
+        g = torch.Generator().manual_seed(seed)
+        policy, ref = (0.02 * torch.randn(32, 50, generator=g, dtype=torch.float64) for _ in "qp")
+        drawn = draw(policy, g)
+        assert abs(np.corrcoef(at(policy, drawn).flatten(), at(ref, drawn).flatten())[0, 1]) < 0.1
+        assert diagnose(at(policy, drawn), at(ref, drawn)).healthy
+
+
 def test_tensors_that_go_against_each_other():
     logprob = -torch.linspace(1, 5, 60, dtype=torch.float64)[None]
     assert "misaligned" not in diagnose(logprob, -6 - logprob).codes

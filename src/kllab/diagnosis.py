@@ -368,7 +368,8 @@ class _Run:
             there=there,
             shift=shift,
         )
-        found = found or _line(self.log_q[self.keep], log_r)
+        # One law is a power of the other only where the two go together.
+        found = found or (_line(self.log_q[self.keep], log_r) if here > 0.5 else {})
         if off and found.keys() <= {"temperature"}:
             found = _note(
                 "truncated",
@@ -396,7 +397,7 @@ class _Run:
                 f" neither: k1 is {k1}, k3 {k3}.",
                 **numbers,
             )
-            if "swapped" in found:
+            if "swapped" in found and here > 0.5:
                 found |= _line(self.log_p[self.keep], log_r)
         found |= _note(
             "negative_kl",

@@ -11,7 +11,9 @@ from kllab.gradients import (
     covariance,
     dictionary,
     expected,
+    less_baseline,
     penalty_for,
+    placed,
     variance,
 )
 
@@ -34,6 +36,8 @@ L = f64(0.5, 0.5).log()
         lambda: covariance(K2, L, L, "loss"),
         lambda: dictionary(K2, "loss"),
         lambda: penalty_for("kl_qp", "loss"),
+        lambda: placed(L, L, "loss"),
+        lambda: less_baseline(L, "mean"),
     ],
 )
 def test_options_have_to_be_named(call):
@@ -71,6 +75,15 @@ def test_a_usage_that_was_put_together_is_the_same_usage(usage):
     got = penalty_for("chi2_pq", usage=built)(log_r)
     assert got.equal(penalty_for("chi2_pq", usage=usage)(log_r))
     assert dictionary(K2, usage=built).terms == dictionary(K2, usage=usage).terms
+    values = f64(2.0, -1.0)
+    assert placed(values, L, usage=built).equal(placed(values, L, usage=usage))
+
+
+@pytest.mark.parametrize("how", ["none", "mean", "leave_one_out"])
+def test_a_baseline_that_was_put_together_is_the_same_baseline(how):
+    values = f64(1.0, 2.0, 6.0)
+    got = less_baseline(values, how="".join(list(how)))
+    assert got.equal(less_baseline(values, how=how))
 
 
 def test_a_column_that_is_free_already_is_left_out_of_a_fit():

@@ -34,7 +34,7 @@ TIERS = (
     {"training", "auditor", "diagnosis"},
     {"atlas"},
 )
-FACES = {"figures", "explorables", "tables", "testing", "__main__"}  # imported by none
+FACES = {"figures", "explorables", "models", "tables", "testing", "__main__"}  # imported by none
 HELPERS = {"checks", "runtime"}  # below all tiers, public
 
 

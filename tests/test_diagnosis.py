@@ -486,8 +486,9 @@ def test_numbers_of_patterns():
     assert found["mean_ratio"] == pytest.approx(float(log_r.exp().mean()))
     assert found["mean_inverse"] == pytest.approx(float((-log_r).exp().mean()))
     assert found["k1"] == pytest.approx(-float(log_r.mean()))
-    total = finding(diagnose(logprob, ref, mask), "negative_kl").numbers["sum"]
-    assert total == pytest.approx(-float(log_r.sum()))
+    negative = finding(diagnose(logprob, ref, mask), "negative_kl")
+    assert negative.numbers["sum"] == pytest.approx(-float(log_r.sum()))
+    assert f" {negative.numbers['sum']:.4g} nats" in negative.sentence
 
     (logprob, ref, mask), found = numbers(one_token_early, "misaligned")
     pair = mask[:, 1:] & mask[:, :-1]
@@ -692,6 +693,33 @@ def test_pads_are_told_from_repeated_tokens():
         assert "padding" in diagnose(logprob.where(mask, 0.0), other.where(mask, 0.0)).codes
         flipped = [x.where(mask, -3.0).flip(-1) for x in (logprob, other)]
         assert "padding" in diagnose(*flipped).codes
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_values_that_repeat_in_one_tensor_only_are_no_padding(which):
+    """As those of a model that is certain of its last tokens."""
+    ref = table(g := torch.Generator().manual_seed(0))
+    policy = moved(ref, 0.3, g)
+    drawn = draw(policy, g)
+    pair = [at(policy, drawn), at(ref, drawn)]
+    pair[which][:, -6:] = -1e-9
+    assert "padding" not in diagnose(*pair).codes
+
+
+def test_an_infinite_ratio_hides_no_shift():
+    logprob, ref, mask = one_token_early(torch.Generator().manual_seed(0))
+    ref = ref.clone()
+    ref[3, 2] = NEVER
+    d = diagnose(logprob, ref, mask)
+    assert {"infinite", "misaligned"} <= set(d.codes)
+    assert math.isfinite(finding(d, "misaligned").numbers["there"])
+
+
+@pytest.mark.parametrize(("kinds", "found"), [(16, True), (15, False)])
+def test_a_grid_takes_sixteen_values(kinds, found):
+    rough = -1 - torch.arange(kinds, dtype=torch.float64).repeat(8)[None] / 16
+    fine = moved(rough, 0.01, torch.Generator().manual_seed(0))
+    assert ("half_precision" in diagnose(rough, fine).codes) is found
 
 
 @pytest.mark.parametrize(("rows", "found"), [(2, False), (3, True)])

@@ -23,7 +23,7 @@ scaled         log p a multiple of log q            certain: one of them is not 
 misaligned     log p fits the next token better     5 standard errors
 truncated      log r never above 0, or never below  E[r] ≠ 1; a rare token can look the same
 swapped        E[1/r] = 1 and E[r] ≠ 1              E[r] ≠ 1, then the closer of the two
-noise          k1 near 0, k3 and both means above   E[r] ≠ 1; a sampler half way looks the same
+noise          k1 near 0, k3 and the mean of r not  E[r] ≠ 1; a sampler half way looks the same
 temperature    log r is a fifth explained by log q  a trained policy can look the same
 negative_kl    Σ k1 < −log 10,000                   wrong in 1 run of 10,000
 mean_ratio     E[r] ≠ 1                             wrong in 1 run of 10,000; names no cause
@@ -390,7 +390,7 @@ class _Run:
             )
             found = found or _note(
                 "noise",
-                min(r.value, inverse.value) > 1 + 4 * r.error
+                r.value > 1 + 4 * r.error
                 and 3 * abs(k1.value) < k3.value
                 and abs(k1.value) < max(4 * k1.error, k3.value / 10),
                 "log r scatters to both sides alike, as by rounding, dropout, or a sampler that is"

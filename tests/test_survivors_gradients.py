@@ -1,9 +1,11 @@
 """What mutation testing of ``gradients`` found untested, one test each."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from kllab import K2, K3, _fit
+from kllab import K1, K2, K3, _fit
 from kllab.gradients import (
     as_reward_centred,
     as_reward_leave_one_out,
@@ -98,3 +100,21 @@ def test_a_column_that_is_free_already_is_left_out_of_a_fit():
     assert beside.residual == pytest.approx(alone.residual, rel=1e-12)
     with pytest.raises(TypeError, match="positional"):
         _fit.combination(torch.sin(l), columns, free, torch.float64)
+
+
+def test_one_token_alone_is_asked_once():
+    calls = []
+
+    def fn(l):
+        calls.append(len(l))
+        return l
+
+    assert expected(fn, f64(2.0), f64(0.0), usage="loss").tolist() == [0.0]
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("fn", [K1, K2])
+def test_an_entry_is_told_by_the_value_of_its_verdict(fn):
+    entry = dictionary(fn, usage="loss")
+    built = "".join(list(entry.verdict))
+    assert str(dataclasses.replace(entry, verdict=built)) == str(entry)

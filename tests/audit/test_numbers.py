@@ -168,7 +168,7 @@ def test_what_may_be_added_without_changing_a_mean(usage, samples, free):
 
 def test_a_cut_in_a_log_probability_is_no_cut_in_the_ratio():
     report = kllab.audit(lambda a, b: torch.where(a > -10, bregman(a, b), 0.0), claim="kl_qp")
-    assert codes(report) & {"not_difference", "clamp_logprob"}
+    assert "not_difference" in codes(report)
     assert "clamp_value" not in codes(report)
 
 

@@ -331,6 +331,54 @@ def test_stale_samples_against_exact_sums(fn, usage, terms):
             assert torch.allclose(got, want, rtol=0, atol=1e-8), seed
 
 
+# What is weighted by w = new/old, and whether w is differentiated: then the whole of E_new[h] is.
+WEIGHTED = {
+    ("metric", True): (VALUE, torch.expm1),
+    ("loss", True): (VALUE, torch.expm1),
+    ("loss", False): (LOSS, lambda l: l),
+    ("reward", False): (WEIGHT, torch.ones_like),
+}
+
+
+@given(st.sampled_from(sorted(WEIGHTED)), combinations, coefficients)
+@settings(max_examples=40)
+def test_random_combinations_on_stale_samples(place, terms, free):
+    parts, besides = WEIGHTED[place]
+
+    def fn(logprob, ref_logprob, old_logprob):
+        l, w = ref_logprob - logprob, (logprob - old_logprob).exp()
+        return (w if place[1] else w.detach()) * (combined(parts, terms, l) + free * besides(l))
+
+    usage, want = place[0], one_name(terms)
+    report = kllab.audit(fn, usage=usage, samples="old_logprob")
+    found = judged(report, place)
+    assert (found.verdict, set(found.terms)) == ("fits", set(want))
+    assert found.terms == pytest.approx(want, abs=1e-6)
+    assert (found.q, found.p) == ("logprob", "ref_logprob")
+    logits, ref, old = models(3)
+    if usage == "metric":
+        mean = float((old.exp() * fn(logits.log_softmax(-1), ref, old)).sum())
+        laws = logits.softmax(-1), ref.exp()
+        exact = math.fsum(c * float(DIVERGENCE[name](*laws)) for name, c in terms.items())
+        assert mean == pytest.approx(exact, rel=1e-9, abs=1e-12)
+    else:
+        got = expected_gradient(fn, logits, ref, usage=usage, sampled=old.exp(), old=old)
+        exact = gradient_of(terms, logits, ref.exp(), policy="q")
+        assert torch.allclose(got, exact, rtol=0, atol=1e-8 * max(1, float(exact.abs().max())))
+
+
+@given(combinations, coefficients)
+@settings(max_examples=10)
+def test_a_forgotten_weight_is_no_certainty(terms, free):
+    def fn(logprob, ref_logprob, old_logprob):
+        l = ref_logprob - logprob
+        return combined(VALUE, terms, l) + free * torch.expm1(l)
+
+    report = kllab.audit(fn, samples="old_logprob")
+    assert report.value.verdict == "unknown"
+    assert "off_policy" in {finding.code for finding in report.findings}
+
+
 # --- values against exact sums -----------------------------------------------------------------
 
 

@@ -379,6 +379,25 @@ def test_a_forgotten_weight_is_no_certainty(terms, free):
     assert "off_policy" in {finding.code for finding in report.findings}
 
 
+@pytest.mark.parametrize("usage", ["loss", "reward"])
+def test_a_law_that_does_not_move_names_no_gradient(usage):
+    """old/ref is the weight of χ²(old‖ref), of which no part moves with the policy."""
+
+    def fn(logprob, ref_logprob, old_logprob):
+        push = logprob - logprob.detach() if usage == "loss" else 1
+        return (old_logprob - ref_logprob).exp() * push
+
+    gradient = kllab.audit(fn, usage=usage, samples="old_logprob").gradient
+    assert (gradient.verdict, gradient.terms) == ("unknown", {})
+
+
+def test_what_depends_on_a_third_law_says_so():
+    fn = reports.weighted_bregman
+    assert "old_logprob" in str(kllab.audit(fn, usage="loss", samples="logprob"))
+    report = kllab.audit(fn, usage="loss", samples="ref_logprob")
+    assert (report.value.verdict, report.gradient.verdict) == ("unknown", "unknown")
+
+
 # --- values against exact sums -----------------------------------------------------------------
 
 

@@ -130,10 +130,6 @@ def yields(logprob, ref_logprob):
     yield bregman(logprob, ref_logprob)
 
 
-async def waits(logprob, ref_logprob):
-    return bregman(logprob, ref_logprob)
-
-
 def depends_on_the_batch(logprob, ref_logprob):
     l = log_ratio(logprob, ref_logprob)
     return bregman(logprob, ref_logprob) if l.mean() > 0 else l
@@ -353,7 +349,6 @@ NO_ANSWER = {
     "misaligned": lambda a, b: bregman(a, b.roll(1, -1)),
     "repeated mean": lambda a, b: bregman(a, b).mean().expand(a.shape),
     "a generator": yields,
-    "a coroutine": waits,
     "depends on the batch": depends_on_the_batch,
     "clipped at a quantile": clipped_at_a_quantile,
     "whitened": whitened,
@@ -497,7 +492,6 @@ MUST_SAY = {
     "nested": "bad_return",
     "transposed": "bad_return",
     "a generator": "bad_return",
-    "a coroutine": "bad_return",
     "tuple": "bad_return",
     "none": "bad_return",
     "integers": "bad_return",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kllab import K1, K3, exact, pairs
+from kllab import K1, K3, _lattice, exact, pairs
 from kllab.estimators import bregman
 
 
@@ -154,3 +154,10 @@ def test_a_tilted_moment_and_its_roundings_by_hand(j, k, m, s2, value, ulps):
 def test_a_weight_that_underflows_leaves_the_error_finite():
     pair = pairs.categorical(f64(0.0, -800.0), f64(0.5, 0.5).log())
     assert exact.moments(K1, pair).error < 1e-14
+
+
+def test_values_that_differ_by_rounding_only_are_one_constant():
+    values = 1 + 2.0**-52 * np.arange(20)
+    law = _lattice.of_atoms(values, np.full(20, 0.05), 1000)
+    assert law.values.tolist() == pytest.approx([1.0], rel=1e-14)
+    assert (law.pmf.tolist(), law.error) == ([1.0], 0.0)

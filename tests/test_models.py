@@ -216,6 +216,12 @@ def test_texts_too_short_for_a_position_are_left_out(two):
     assert result.text.tolist() == [2] * 5 + [4] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_ids_of_any_integer_kind(dtype, two):
+    result = models.compare(*two, [torch.tensor(ids, dtype=dtype) for ids in IDS])
+    assert result.logprob.equal(models.compare(*two, IDS).logprob)
+
+
 def test_one_string_is_one_text_and_a_generator_is_many(two):
     one = models.compare(*two, TEXTS[0], tokenizer=word_tokenizer())
     assert one.tokens.tolist() == IDS[0][1:]
@@ -410,6 +416,17 @@ def test_models_move_only_when_asked(monkeypatch):
     assert moved == []
     models.compare(q, p, IDS, device="cpu")
     assert moved == ["cpu", "cpu"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees(two):
+    want = expected(*two, IDS)
+    ids = [torch.tensor(row, device="cuda") for row in IDS]
+    result = models.compare(two[0].cuda(), two[1], ids)  # p on another device
+    assert_agrees(result, want)
+    assert_agrees(models.compare(*two, IDS, device="cuda"), want)
+    assert {result.logprob.device.type, result.pair(0).log_q.device.type} == {"cpu"}
 
 
 # --- logits that are no numbers -----------------------------------------------------------------

@@ -19,7 +19,7 @@ from kllab import exact, pairs
 from kllab.checks import InputError, as_count
 
 CHUNK = 2**22
-"""Logits of each model that are in float64 at a time."""
+"""Logits of each model that are in float64 at a time, and at most one position's more."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -168,8 +168,8 @@ def _checked_ids(ids, V: int) -> Tensor:
     ids = torch.as_tensor(ids, device="cpu")
     whole = not ids.is_floating_point() and ids.dtype != torch.bool
     if ids.ndim != 1 or (len(ids) and not (whole and ((ids >= 0) & (ids < V)).all())):
-        received = f"{ids.tolist()!s:.60}"
-        raise InputError("texts", f"strings, or token ids (n,) from 0 to {V - 1}", received)
+        expected = f"strings, or token ids (n,) from 0 to {V - 1}"
+        raise InputError("texts", expected, f"{ids.tolist()!s:.60}")
     return ids.long()
 
 
@@ -187,7 +187,7 @@ def _pieces(models: list, text: int, ids: Tensor, V: int) -> Iterator[tuple]:
     """The fields of a comparison up to ``statistics``, for one stretch of a text after another."""
     if len(ids) > 1:
         axes = torch.arange(1, len(ids)), *_logits(models, ids[:-1])
-        for at, *logits in zip(*(x.split(max(1, CHUNK // V)) for x in axes), strict=True):
+        for at, *logits in zip(*(x.split(CHUNK // V + 1) for x in axes), strict=True):
             yield torch.full_like(at, text), at, ids[at], *_measured(logits, ids[at], V)
 
 

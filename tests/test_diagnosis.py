@@ -67,6 +67,11 @@ def head(logits, mass):
     return logits.masked_fill(out, NEVER)
 
 
+def top(logits, k):
+    """The same with -inf outside the k likeliest."""
+    return logits.masked_fill(logits < logits.topk(k, -1).values[:, -1:], NEVER)
+
+
 def healthy_run(seed, B, T, V, prefixes, by):
     g = torch.Generator().manual_seed(seed)
     ref = table(g, prefixes, V)
@@ -111,6 +116,43 @@ def test_a_healthy_run_in_which_the_prefix_is_what_was_drawn_before():
         assert diagnose(at(policy, drawn), at(ref, drawn)).healthy
 
 
+CUTS = {
+    "top-2": lambda logits: top(logits, 2),
+    "top-20": lambda logits: top(logits, 20),
+    "top-p .5": lambda logits: head(logits, 0.5),
+    "top-p .9": lambda logits: head(logits, 0.9),
+    "top-p .99": lambda logits: head(logits, 0.99),
+}
+
+
+@pytest.mark.parametrize("by", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_cut_that_logprob_knows_of_is_not_called_another_sampler(cut, by):
+    """Top-k and top-p, renormalised, against a whole reference: E[r] is the kept mass of p."""
+    for seed in SEEDS:
+        g = torch.Generator().manual_seed(seed)
+        ref = table(g)
+        policy = CUTS[cut](moved(ref, by, g))
+        drawn = draw(policy, g)
+        d = diagnose(at(policy, drawn), at(ref, drawn), ragged((64, 64), g))
+        assert set(d.codes) <= {"truncated", "ratio_below_one"}
+        assert d.evidence["above"] < 0
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_cut_of_nearly_flat_models_is_not_called_a_shift(cut):
+    """Their log-probabilities have no correlation, as those of tensors out of place."""
+    for seed in range(20):
+        g = torch.Generator().manual_seed(seed)
+        policy, ref = (0.3 * torch.randn(64, 50, generator=g, dtype=torch.float64) for _ in "qp")
+        policy = CUTS[cut](policy)
+        drawn = draw(policy, g)
+        assert set(diagnose(at(policy, drawn), at(ref, drawn)).codes) <= {
+            "truncated",
+            "ratio_below_one",
+        }
+
+
 SICK = {}
 
 
@@ -145,7 +187,7 @@ def log_probabilities_divided_by_the_temperature(g):
     return at(trainer, drawn) / 0.6, at(trainer, drawn), ragged((64, 64), g)
 
 
-@sick("truncated", "mean_ratio")
+@sick("truncated", "ratio_below_one")
 def rollout_renormalised_after_top_p(g):
     trainer = table(g)
     rollout = head(trainer, 0.9)
@@ -245,6 +287,23 @@ def stale_samples_from_a_third_model(g):
     return at(moved(old, 0.6, g), drawn), at(moved(old, 1.2, g), drawn), ragged((96, 64), g)
 
 
+@sick("ratio_below_one")
+def a_sharper_policy_and_a_filter_that_it_does_not_know_of(g):
+    """Where the policy sits above its reference, so that most ratios are below 1."""
+    ref = table(g)
+    policy = moved(1.4 * ref, 0.1, g)
+    drawn = draw(head(policy, 0.8), g)
+    return at(policy, drawn), at(ref, drawn), ragged((64, 64), g)
+
+
+@sick("ratio_below_one")
+def a_reference_without_its_normalisation(g):
+    ref = table(g)
+    policy = moved(ref, 0.3, g)
+    drawn = draw(policy, g)
+    return at(policy, drawn), at(ref, drawn) / 0.7, ragged((64, 64), g)
+
+
 @sick("noise", "mean_ratio")
 def equal_weights_with_noise_on_both_sides(g):
     model = table(g, 1024, 20)
@@ -320,7 +379,7 @@ def a_prompt_that_somebody_else_wrote(g):
 def test_a_sick_run_is_named(name):
     make, codes = SICK[name]
     found = [diagnose(*make(torch.Generator().manual_seed(seed))) for seed in SEEDS]
-    first = codes[:1] if codes[0] != "mean_ratio" else ()
+    first = codes[:1] if codes[0] not in ("mean_ratio", "ratio_below_one") else ()
     named = [set(codes) <= set(d.codes) and d.codes[: len(first)] == first for d in found]
     assert sum(named) >= 99, [d.codes for d, ok in zip(found, named, strict=True) if not ok][:5]
 
@@ -328,14 +387,14 @@ def test_a_sick_run_is_named(name):
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def law_of(evidence_of, sampler, policy, ref, n):
+def won(side, sampler, policy, ref, n):
     """E[exp(evidence)] over all sequences of n tokens from ``sampler``."""
     log_q, log_p = (torch.tensor(law, dtype=torch.float64).log() for law in (policy, ref))
     log_r = log_p - log_q
     total = 0.0
-    for tokens in itertools.product(range(len(ref)), repeat=n):
+    for tokens in itertools.product([x for x, mass in enumerate(sampler) if mass], repeat=n):
         weight = math.prod(sampler[token] for token in tokens)
-        total += weight * math.exp(evidence_of(log_r[list(tokens)]))
+        total += weight * math.exp(kllab.diagnosis._evidence(log_r[list(tokens)])[side])
     return total
 
 
@@ -346,36 +405,72 @@ PAIRS = [
     ((0.8, 0.2), (1.0, 0.0)),
     ((0.97, 0.03), (0.9, 0.1)),
 ]
+CUT = (0.75, 0.25, 0.0), (0.3, 0.5, 0.2)
 
 
 @pytest.mark.parametrize(("policy", "ref"), PAIRS)
 @pytest.mark.parametrize("n", [1, 2, 6])
-def test_the_evidence_is_a_fair_game(policy, ref, n):
+@pytest.mark.parametrize("side", ["above", "below"])
+def test_the_evidence_is_a_fair_game(side, policy, ref, n):
     """By enumeration: the mean of what it wins is 1, so Markov's inequality holds."""
-    won = law_of(kllab.diagnosis._evidence, policy, policy, ref, n)
-    assert won == pytest.approx(1, abs=1e-12)
+    assert won(side, policy, policy, ref, n) == pytest.approx(1, abs=1e-12)
 
 
-def test_the_evidence_is_too_sure_only_where_a_ratio_jumps_tenfold():
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_a_cut_loses_the_game_above_and_may_win_the_one_below(n):
+    """E[r] = .8 at each token, so that a stake λ leaves 1 − .2 λ of itself."""
+    expected = sum((1 - 0.2 * stake) ** n for stake in (1.0, 0.5, 0.125, 0.03125)) / 4
+    assert won("above", CUT[0], *CUT, n) == pytest.approx(expected, abs=1e-12)
+    assert won("below", CUT[0], *CUT, n) > 1.01
+
+
+def test_the_evidence_is_too_sure_only_below_and_where_a_ratio_jumps_tenfold():
     """As the module says: the mean is below 1 until the rare token comes."""
     rare = (0.999, 0.001), (0.9, 0.1)
-    assert law_of(kllab.diagnosis._evidence, rare[0], *rare, 6) > 1.001
+    assert won("below", rare[0], *rare, 6) > 1.001
+    assert won("above", rare[0], *rare, 6) == pytest.approx(1, abs=1e-12)
 
 
 def test_the_evidence_wins_where_the_samples_are_from_elsewhere():
     policy, ref = PAIRS[0]
-    assert law_of(kllab.diagnosis._evidence, ref, policy, ref, 6) > 2
-    assert law_of(kllab.diagnosis._evidence, (0.1, 0.1, 0.8), policy, ref, 6) > 2
+    assert won("above", ref, policy, ref, 6) > 2
+    assert won("above", (0.1, 0.1, 0.8), policy, ref, 6) > 2
+    assert won("below", (1.0, 0.0, 0.0), policy, ref, 6) > 1.1
 
 
 def test_the_evidence_by_hand():
     log_r = torch.tensor([0.5, -0.25, 1.0, -3.0], dtype=torch.float64)
     r = np.exp(log_r.numpy())
     down = -1 / (10 * np.array([1.0, r[0], r[0], r[2]]) - 1)
-    won = [(1 / 8, stake) for stake in (1.0, 0.5, 0.125, 0.03125)]
-    won += [(1 / 4, down), (1 / 4, down / 4)]
-    total = sum(share * np.prod(1 + stake * (r - 1)) for share, stake in won)
-    assert kllab.diagnosis._evidence(log_r) == pytest.approx(math.log(total), rel=1e-12)
+    sides = {"above": (1.0, 0.5, 0.125, 0.03125), "below": (down, down / 4)}
+    assert kllab.diagnosis._evidence(log_r) == {
+        side: pytest.approx(
+            math.log(sum(np.prod(1 + stake * (r - 1)) for stake in stakes) / len(stakes)),
+            rel=1e-12,
+        )
+        for side, stakes in sides.items()
+    }
+
+
+def test_a_tail_that_has_not_come():
+    """q has .001 where p has .1; in a third of runs of 1,100 tokens that never comes."""
+    q, p = (torch.full((1, 1100), math.log(x), dtype=torch.float64) for x in (0.999, 0.9))
+    d = diagnose(q, p)
+    assert d.codes == ("truncated", "ratio_below_one")
+    assert d.mean_ratio.value == pytest.approx(0.9 / 0.999)
+    assert finding(d, "ratio_below_one").numbers["evidence"] == d.evidence["below"]
+
+
+def test_a_tail_that_comes_late_is_not_said_to_be_missing():
+    """4,300 ratios of .9, then 30 of 20: the game below is won long before, the mean is 1.03."""
+    logprob = -5 - torch.rand(1, 4330, generator=torch.Generator().manual_seed(0)).double()
+    log_r = torch.full_like(logprob, math.log(0.9))
+    assert diagnose(logprob, logprob + log_r).codes == ("truncated", "ratio_below_one")
+    log_r[0, -30:] = math.log(20)
+    d = diagnose(logprob, logprob + log_r)
+    assert d.evidence["below"] > math.log(1e4)
+    assert d.mean_ratio.value == pytest.approx((4300 * 0.9 + 600) / 4330)
+    assert not {"ratio_below_one", "mean_ratio"} & set(d.codes)
 
 
 @pytest.mark.parametrize("B", [1, 7, 8, 30])
@@ -611,7 +706,7 @@ def test_one_prefix_after_top_p_has_the_kept_mass_as_its_ratio(kept):
     d = diagnose(
         *(at(t, draw(policy, torch.Generator().manual_seed(0), 1, n)) for t in (policy, ref))
     )
-    assert d.codes == ("truncated", "mean_ratio")
+    assert d.codes == ("truncated", "ratio_below_one")
     assert d.mean_ratio.value == pytest.approx(kept)
     assert d.k1.value == pytest.approx(-math.log(kept))
 
@@ -651,15 +746,19 @@ def test_a_fit_that_is_better_by_chance_is_no_finding():
 
 def test_evidence_stays_finite_and_a_lost_game_is_lost():
     """A ratio of e^100 wins; one that jumps twentyfold takes what was staked on less."""
-    evidence = kllab.diagnosis._evidence
-    jump = torch.tensor([0.0, math.log(20)], dtype=torch.float64)
-    won = [(1 / 8, 1 + stake * 19) for stake in (1.0, 0.5, 0.125, 0.03125)]
-    won += [(1 / 4, 0.0), (1 / 4, 1 - 19 / 36)]
-    assert evidence(jump) == pytest.approx(math.log(sum(a * b for a, b in won)), rel=1e-12)
-    assert evidence(torch.tensor([100.0]).double()) == pytest.approx(
-        100 + math.log((1 + 0.5 + 0.125 + 0.03125) / 8), rel=1e-9
-    )
-    assert math.isfinite(evidence(torch.tensor([1e4, NEVER]).double()))
+
+    def evidence(*log_r):
+        return kllab.diagnosis._evidence(torch.tensor(log_r, dtype=torch.float64))
+
+    jump = evidence(0.0, math.log(20))
+    up = sum(1 + stake * 19 for stake in (1.0, 0.5, 0.125, 0.03125)) / 4
+    assert jump["above"] == pytest.approx(math.log(up), rel=1e-12)
+    assert jump["below"] == pytest.approx(math.log((0 + 1 - 19 / 36) / 2), rel=1e-12)
+    assert evidence(100.0) == {
+        "above": pytest.approx(100 + math.log((1 + 0.5 + 0.125 + 0.03125) / 4), rel=1e-9),
+        "below": NEVER,
+    }
+    assert evidence(1e4, NEVER)["above"] < math.inf
 
 
 def test_the_stated_sizes_are_enough():

@@ -3,33 +3,38 @@ r"""What a run's logged log-probabilities say about the run, and what they canno
 Two tensors (B, T) and a mask: ``logprob`` of the tokens that were sampled, under the policy q that
 is said to have drawn them, and ``ref_logprob`` of the same tokens under p. r = p/q, in nats.
 
-If the tokens were drawn from exp(logprob), then E[r] = 1 at every prefix, whatever the two models
-are, as long as the mask does not look at the token itself. So the running product of
-1 + λ(r − 1), 0 ≤ λ ≤ 1, is a fair game: that it reaches 10,000 has probability below 1/10,000.
-The test needs no variance, no independence of tokens and no number of samples. Towards a mean
-*below* 1 it must assume that no r is above ten times the largest one before it: the missing mass
-can always be on a token too rare to have come.
+If the tokens were drawn from exp(logprob), and both are normalised, then E[r] at a prefix is the
+mass that p has where q is above 0, as long as the mask does not look at the token itself. That is
+1, or less where q is cut, as after top-k; it is never more. So the running product of 1 + λ(r − 1),
+0 ≤ λ ≤ 1, never gains on average: that it reaches 10,000 has probability below 1/10,000. This needs
+no variance, no independence of tokens and no number of samples.
 
-============== ==================================== ============================================
-code           what shows it                        how sure
-============== ==================================== ============================================
-above_zero     a log-probability above 0            certain
-impossible     log q = −inf at a drawn token        certain
-infinite       log p = −inf at a drawn token        certain
-identical      log r = 0 everywhere                 certain; right at step 0
-padding        equal values along an edge           a model that repeats a token looks the same
-half_precision all values on a 16-bit grid          certain
-scaled         log p a multiple of log q            certain: one of them is not normalised
-misaligned     log p fits the next token better     5 standard errors
-truncated      log r never above 0, or never below  E[r] ≠ 1; a rare token can look the same
-swapped        E[1/r] = 1 and E[r] ≠ 1              E[r] ≠ 1, then the closer of the two
-noise          k1 near 0, k3 and the mean of r not  E[r] ≠ 1; a sampler half way looks the same
-temperature    log r is a fifth explained by log q  a trained policy can look the same
-negative_kl    Σ k1 < −log 10,000                   wrong in 1 run of 10,000
-mean_ratio     E[r] ≠ 1                             wrong in 1 run of 10,000; names no cause
-one_token      one token has half of Σ k3           a fact about these samples
-heavy_tail     tail index of r below 2              4 standard errors of the Hill estimate
-============== ==================================== ============================================
+A mean *below* 1 says less. A cut that is in logprob too brings it about, and all is well: k1
+estimates KL(q‖p), and k3 lies below it by 1 − E[r]. The missing mass can also be on a token too
+rare to have come. The game that is played here is fair where p has no mass outside of q's, and
+where no r is above ten times the largest one before it.
+
+=============== ==================================== ============================================
+code            what shows it                        how sure
+=============== ==================================== ============================================
+above_zero      a log-probability above 0            certain
+impossible      log q = −inf at a drawn token        certain
+infinite        log p = −inf at a drawn token        certain
+identical       log r = 0 everywhere                 certain; right at step 0
+padding         equal values along an edge           a model that repeats a token looks the same
+half_precision  all values on a 16-bit grid          certain
+scaled          log p a multiple of log q            certain: one of them is not normalised
+misaligned      log p fits the next token better     5 standard errors
+truncated       log r never above 0, or never below  E[r] ≠ 1; a rare token can look the same
+swapped         E[1/r] = 1 and E[r] > 1              E[r] > 1, then the closer of the two
+noise           k1 near 0, k3 and the mean of r not  E[r] > 1; a sampler half way looks the same
+temperature     log r is a fifth explained by log q  a trained policy can look the same
+negative_kl     Σ k1 < −log 10,000                   wrong in 1 run of 10,000
+mean_ratio      E[r] > 1                             wrong in 1 run of 10,000; names no cause
+ratio_below_one E[r] < 1                             q cut, a tail not drawn, or another sampler
+one_token       one token has half of Σ k3           a fact about these samples
+heavy_tail      tail index of r below 2              4 standard errors of the Hill estimate
+=============== ==================================== ============================================
 
 How much it takes, for 99 runs of 100: 200 tokens for a temperature, 50 pairs of neighbours for
 misaligned, k padded rows of T places with (T/2)^k > 10,000, so three at T = 64. Of n tokens:
@@ -62,13 +67,13 @@ from kllab.estimators import K1, K3, Estimator
 
 SCHEMA = 1
 LOG_ODDS = math.log(1e4)
-"""Evidence that counts, in nats: a healthy run reaches it once in 10,000 runs, or less often."""
+"""Evidence that counts, in nats: a fair game reaches it once in 10,000 runs, or less often."""
 FEW = 8
 """From so many sequences on, standard errors are those of sequences, else those of tokens."""
 
 INSTEAD = {
-    "above_zero": "Mask padding before you average, and pass log-probabilities, not their negatives"
-    " and not logits.",
+    "above_zero": "Mask padding before you average, and pass log-probabilities: no probabilities,"
+    " negatives or logits.",
     "impossible": "Use the log-probabilities that the sampler used, after its own filters.",
     "infinite": "Compare models on the tokens that both can produce, or report KL as infinite.",
     "identical": "Right at step 0. Later, check that ref_logprob comes from frozen weights.",
@@ -77,7 +82,8 @@ INSTEAD = {
     "scaled": "Divide logits by the temperature, then take log_softmax.",
     "misaligned": "logprob[t] and ref_logprob[t] must belong to one token: shift one of them,"
     " or put its rows in order.",
-    "truncated": "Take both log-probabilities over one set of tokens: all, or those kept.",
+    "truncated": "Take both log-probabilities over one set of tokens, all or those kept. If a cut"
+    " policy is what you measure, log k1.",
     "swapped": "Exchange the two tensors, or weight each token by exp(logprob − old_logprob).",
     "noise": "Log k1 beside k3, and compute both log-probabilities with one engine in float32.",
     "temperature": "Give both models the temperature of the sampler.",
@@ -86,6 +92,9 @@ INSTEAD = {
     "negative_kl": "Take logprob from the model and the settings that drew the tokens.",
     "mean_ratio": "Compare the sampler with logprob: temperature, filters, banned tokens, weights"
     " that have moved since, mask.",
+    "ratio_below_one": "If logprob has the sampler's top-k, top-p or bans, log k1: it is right, and"
+    " k3 too low by 1 − mean r. If not, draw more tokens and see whether r stays below 1; then"
+    " compare the sampler with logprob, and check that ref_logprob sums to 1.",
 }
 """Every code that a diagnosis can have, and what to do."""
 
@@ -105,7 +114,7 @@ class Mean:
 class Tail:
     """Hill's tail index of r, P(r > x) ∝ x^−index, from the ``rests_on`` largest ratios.
 
-    An index below 2 is a variance that does not exist. ``inf`` where no tail is to be seen.
+    Below 2, these samples cannot measure the variance of r. ``inf`` where no tail is to be seen.
     """
 
     index: float
@@ -117,12 +126,12 @@ class Tail:
 class Diagnosis:
     """What :func:`diagnose` found, all means over kept tokens.
 
-    ``evidence``: against E[r] = 1, the log of a fair game's winnings, nats; it counts from
-    ``LOG_ODDS`` on. ``noise_sd``: sd of independent noise on log r that would make the mean of r
-    as large as it is: of ``k3`` its half square is noise. ``largest_share``: of the largest
-    token, in the sums of r and of k3. ``aggregations``: ``{"k1": {how: value}, "k3": ...}``, see
-    :func:`kllab.sequences.aggregate`. ``clustered``: standard errors take sequences as the
-    independent units; with fewer than eight they take tokens.
+    ``evidence``: that E[r] is ``"above"`` 1, and that it is ``"below"``, each the log of a game's
+    winnings, nats; it counts from ``LOG_ODDS`` on. ``noise_sd``: sd of independent noise on log r
+    that would make the mean of r as large as it is: of ``k3`` its half square is noise.
+    ``largest_share``: of the largest token, in the sums of r and of k3. ``aggregations``:
+    ``{"k1": {how: value}, "k3": ...}``, see :func:`kllab.sequences.aggregate`. ``clustered``:
+    standard errors take sequences as the independent units; with fewer than eight they take tokens.
     """
 
     tokens: int
@@ -131,7 +140,7 @@ class Diagnosis:
     k1: Mean
     k3: Mean
     mean_ratio: Mean
-    evidence: float
+    evidence: Mapping[str, float]
     noise_sd: float
     tail: Tail
     largest_share: Mapping[str, float]
@@ -170,7 +179,11 @@ class Diagnosis:
         return f"{verdict}: {self.tokens:,} tokens in {self.sequences:,} sequences", [
             ("k1", f"{self.k1} nats; errors from {unit}"),
             ("k3", f"{self.k3} nats"),
-            ("mean r", f"{self.mean_ratio}; evidence against 1: {self.evidence:.3g} nats"),
+            (
+                "mean r",
+                f"{self.mean_ratio}; evidence that it is "
+                + ", ".join(f"{side} 1: {x:.3g} nats" for side, x in self.evidence.items()),
+            ),
             (
                 "mean r as noise",
                 f"sd {self.noise_sd:.3g} would do it: {self.noise_sd**2 / 2:.2g} of k3",
@@ -352,16 +365,17 @@ class _Run:
     def patterns(self, log_r: Tensor, means: Mapping[str, Mean]) -> dict:
         """What only many tokens show."""
         evidence, low, high = _evidence(log_r), float(log_r.min()), float(log_r.max())
-        off, total = evidence > LOG_ODDS, float(log_r.sum())
         k1, k3, r, inverse = (means[name] for name in ("k1", "k3", "r", "1/r"))
         numbers = {"mean_ratio": r.value, "mean_inverse": inverse.value, "k1": k1.value}
+        above = evidence["above"] > LOG_ODDS  # Then the mean is above 1 too.
+        below = not above and evidence["below"] > LOG_ODDS and r.value < 1
         here, pairs = self.correlation(0)
         there, shift = max((self.correlation(shift)[0], shift) for shift in (1, -1))
         better = math.atanh(there) - math.atanh(here)  # Fisher's z
         shifted = there > 0.5 and better > 5 * math.sqrt(2 / pairs)
         found = _note(
             "misaligned",
-            shifted or (off and pairs >= 200 and here < 0.1),
+            shifted or (above and pairs >= 200 and here < 0.1),
             f"logprob[t] has correlation {here:.2g} with ref_logprob[t], and {there:.2g} with"
             f" ref_logprob[t {shift:+d}].",
             here=here,
@@ -370,7 +384,7 @@ class _Run:
         )
         # One law is a power of the other only where the two go together.
         found = found or (_line(self.log_q[self.keep], log_r) if here > 0.5 else {})
-        if off and found.keys() <= {"temperature"}:
+        if (above or below) and found.keys() <= {"temperature"}:
             found = _note(
                 "truncated",
                 high < 1e-5 or low > -1e-5,
@@ -399,17 +413,28 @@ class _Run:
             )
             if "swapped" in found and here > 0.5:
                 found |= _line(self.log_p[self.keep], log_r)
+        total = float(log_r.sum())
         found |= _note(
             "negative_kl",
             total > LOG_ODDS,
             f"k1 sums to {-total:.4g} nats, which samples from logprob hardly ever do.",
             sum=-total,
         )
-        return found | _note(
+        found |= _note(
             "mean_ratio",
-            off,
-            f"The mean of r is {r}, not 1: these are not samples from logprob.",
-            evidence=evidence,
+            above,
+            f"The mean of r is {r}, above 1: these are not samples from logprob, or one of the two"
+            " is not normalised.",
+            evidence=evidence["above"],
+            **numbers,
+        )
+        return found | _note(
+            "ratio_below_one",
+            below,
+            f"The mean of r is {r}, below 1: logprob is cut where ref_logprob is not, or tokens of"
+            " large r have not come, or logprob is not what drew them, or ref_logprob is not"
+            " normalised.",
+            evidence=evidence["below"],
             **numbers,
         )
 
@@ -464,8 +489,8 @@ def _grid(x: Tensor) -> float:
     return 0.0
 
 
-def _evidence(log_r: Tensor) -> float:
-    """Log of a fair game's winnings against E[r] = 1: half on a larger mean, half on a smaller."""
+def _evidence(log_r: Tensor) -> dict[str, float]:
+    """Log of the winnings of two games: that E[r] is above 1, and that it is below."""
     log_r = log_r.clamp(max=700.0)
     excess = torch.expm1(log_r)
     # A stake must be known before its token: what is the largest r so far, at least 1?
@@ -473,7 +498,8 @@ def _evidence(log_r: Tensor) -> float:
     down = -1 / (10 * largest - 1)
     bets = torch.stack([x * excess for x in (0.5, 0.125, 0.03125, down, down / 4)])
     games = torch.cat([log_r.sum()[None], torch.log1p(bets.clamp(min=-1.0)).sum(-1)])
-    return float(torch.logsumexp(games - games.new_tensor([8, 8, 8, 8, 4, 4]).log(), 0))
+    sides = {"above": games[:4], "below": games[4:]}
+    return {side: float(x.logsumexp(0)) - math.log(len(x)) for side, x in sides.items()}
 
 
 def _hill(log_r: Tensor) -> Tail:
@@ -497,6 +523,6 @@ def _tails(log_r: Tensor, share: float) -> dict:
     return found | _note(
         "heavy_tail",
         tail.rests_on >= 10 and tail.index + 4 * tail.error < 2,
-        f"P(r > x) falls like x^−{tail.index:.2g}, so that r has no variance to speak of.",
+        f"P(r > x) falls like x^−{tail.index:.2g}: these samples cannot measure the variance of r.",
         **vars(tail),
     )

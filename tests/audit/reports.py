@@ -726,7 +726,7 @@ REPORTS = (
         ("huggingface/trl#6789", "NVIDIA-NeMo/RL#69"),
         "The engine's log-probabilities are renormalised over the kept tokens, the trainer's are "
         "not: every token's log ratio is the logarithm of the kept mass.",
-        (Logged(logged.renormalised_by_the_engine, ("truncated", "mean_ratio")),),
+        (Logged(logged.renormalised_by_the_engine, ("truncated", "ratio_below_one")),),
     ),
     Report(
         "48",
@@ -741,7 +741,7 @@ REPORTS = (
                 why_not="Where both models are close, every ratio is near 1 whatever was sampled.",
             ),
             Logged(logged.engine_at_another_temperature, ("temperature",)),
-            Logged(logged.divided_log_probabilities, ("mean_ratio",)),
+            Logged(logged.divided_log_probabilities, ("ratio_below_one",)),
         ),
     ),
     Report(

@@ -96,6 +96,9 @@ _SHIFTS = (0.375, -0.5)  # exact in float32, as all points are
 _SOME = torch.tensor([-2, -1.25, -0.75, -0.25, 0.25, 0.5, 1, 1.75, 2.25], dtype=torch.float64)
 _OFF_CORNERS = _SOME + 2.0**-6  # where clamps are not put
 _POINTS = 4096
+_WEIGHED = torch.tensor([-1, -0.5, 0.5, 1], dtype=torch.float64)
+_TOP = -2.0  # nothing above 0
+_LOG_WEIGHTS = [x / 8 for x in range(33)] + [x / 2 for x in range(9, 33)]  # exact in float32
 NOWHERE = (-math.inf, math.inf)
 ON_POLICY = "where old_logprob is logprob; it changes with old_logprob"
 NO_DIFFERENCE = "the difference of the two log-probabilities"
@@ -220,6 +223,26 @@ class Look:
                     found = self._in_log_r(found, _scan.clamps(lower, noise=noise))
                 self._clamps[frame] = found
         return self._clamps[frame]
+
+    def weights(self, kind: str) -> tuple[float, float]:
+        """(low, high) in log w between which a weighted part is w times the same function of log r,
+        ∓inf where that is so as far as is looked; nothing where the function refuses."""
+        frame = self.found.get(kind)
+        if frame is None or not frame.weighted:
+            return NOWHERE
+        unit = self.target(kind, self.near(frame, _WEIGHED, anchor=_TOP))
+        slack = _fit.TOLERANCE[self.precisions[kind]] * float(unit.abs().max())
+
+        def leaves(log_w: float) -> bool:
+            # Both log-probabilities stay as near to 0 as they can, where none is floored.
+            measured = self.near(frame, _WEIGHED, anchor=_TOP + min(log_w, 0.0), shift=log_w)
+            return not bool(((self.target(kind, measured) - unit).abs() <= slack).all())
+
+        ends = list(NOWHERE)
+        with contextlib.suppress(Refused):
+            for side, sign in enumerate((-1, 1)):
+                ends[side] = sign * _scan.first(lambda d, sign=sign: leaves(sign * d), _LOG_WEIGHTS)
+        return ends[0], ends[1]
 
     def _in_log_r(self, found: dict, elsewhere: dict) -> dict[str, tuple[float, float]]:
         """Those ends that do not move with the log-probabilities; notes that some do."""

@@ -14,7 +14,8 @@ def words(terms: dict[str, float]) -> str:
     """{"kl_qp": 1.0, "kl_pq": -0.5} as ``kl_qp − 0.5 kl_pq``."""
     text = ""
     for name, c in terms.items():
-        size = "" if abs(c) == 1 else f"{abs(c):.6g} "
+        short = f"{abs(c):.6g}"
+        size = "" if abs(c) == 1 else f"{abs(c):.9g} " if short == "1" else f"{short} "
         sign = "−" if c < 0 else "+"
         text += f" {sign} {size}{name}" if text else f"{sign.strip('+')}{size}{name}"
     return text
@@ -23,15 +24,20 @@ def words(terms: dict[str, float]) -> str:
 def verdict(report) -> str:
     """The first line: whether it is what it should be, and what it is."""
     part = getattr(report, report.judged)
+    known = words(part.terms)
+    if "constant" in report.codes and report.judged == "value":
+        constant = part.free.get("constant", 0.0)
+        known += f" {'−' if constant < 0 else '+'} {abs(constant):.6g}" if constant else ""
     what = {
-        "fits": f"the {report.judged} is {words(part.terms)}",
+        "fits": f"the {report.judged} is {known}",
         "zero": "no expected gradient"
         if report.judged == "gradient"
         else "a value that says nothing",
         "unknown": f"the {report.judged} is unknown",
     }[part.verdict]
     claim = f", claimed {report.claim}" if report.claim else ""
-    return f"{_ANSWER[report.agrees]}: {report.name} as {report.usage}: {what}{claim}"
+    only = f" on {' and '.join(report.only)} only" if report.agrees and report.only else ""
+    return f"{_ANSWER[report.agrees]}{only}: {report.name} as {report.usage}: {what}{claim}"
 
 
 def _line(label: str, part) -> str:

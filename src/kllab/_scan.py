@@ -7,8 +7,9 @@ log-probabilities of that dtype.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -63,6 +64,14 @@ def clamps(fn: At, *, noise: float) -> dict[str, tuple[float, float]]:
             if step > max(small, noise * float(measured[0][inside].abs())):
                 found[kind][side] = sign * edge
     return {kind: (low, high) for kind, (low, high) in found.items()}
+
+
+def first(holds: Callable[[float], bool], distances: Sequence[float]) -> float:
+    """Where ``holds`` turns true, between two of the ascending ``distances``; inf if nowhere."""
+    for before, here in itertools.pairwise(distances):
+        if holds(here):
+            return bisect(holds, before, here, rounds=24)
+    return math.inf
 
 
 def bisect(holds: Callable[[float], bool], without, having, *, rounds: int = 44) -> float:

@@ -45,6 +45,8 @@ USAGES = ("metric", "loss", "reward", "both")
 SAMPLES = LAWS
 GUARD = 50.0
 """Clamps farther out than this, in nats, that cost nothing on the cases are no finding."""
+WEIGHT_GUARD = math.log(100)
+"""The same for a cut of log w, the log importance weight."""
 
 CASES = {
     "three tokens": ((0.7, 0.2, 0.1), (0.4, 0.4, 0.2)),
@@ -53,6 +55,13 @@ CASES = {
     "found token": ((0.5, 0.5), (0.999, 0.001)),
 }
 """Reference pairs (q, p) over which means and gradients are exact sums."""
+
+TRIPLES = {
+    "drifted": ((0.5, 0.4, 0.1), (0.1, 0.4, 0.5), (0.3, 0.3, 0.4)),
+    "a step later": ((0.5, 0.3, 0.2), (0.7, 0.2, 0.1), (0.4, 0.4, 0.2)),
+    "rare before": ((0.99, 0.01), (0.5, 0.5), (0.9, 0.1)),
+}
+"""Reference laws (old, policy, reference), for what weights samples of an older policy."""
 
 
 # --- the report -------------------------------------------------------------------------------
@@ -68,7 +77,9 @@ class AuditReport:
     ``nothing_kept``: what a batch, and one with an empty sequence, gives then, as text.
     ``non_negative``: whether no single value is below 0.  ``detached``: whether the gradient is
     not the derivative of the value.  Both are ``None`` where that was not looked at.  ``cases``:
-    exact means on the reference pairs.  ``curve``: log r, value, score weight, for the figure.
+    exact means on the reference pairs.  ``only``: intervals to which the verdict is limited, where
+    leaving them costs something.  ``weight_cut``: whether an importance weight is cut; then nothing
+    agrees strictly.  ``curve``: log r, value, score weight, for the figure.
     """
 
     name: str
@@ -86,6 +97,8 @@ class AuditReport:
     cases: dict[str, dict[str, float]]
     claimed: dict[str, bool | None]
     curve: dict[str, list[float]] = field(repr=False)
+    only: tuple[str, ...] = ()
+    weight_cut: bool = False
     unit: str = "nats"
 
     @property
@@ -109,6 +122,8 @@ class AuditReport:
         answers = [
             self.claimed[part] for part in (("value", "gradient") if both else (self.judged,))
         ]
+        if strict and self.weight_cut:
+            return False
         return False if False in answers else None if None in answers else True
 
     @property
@@ -260,7 +275,7 @@ class _Audit:
         self.findings: list[Finding] = []
         self.parts, self.claimed = self.nothing(), dict.fromkeys(("value", "gradient"))
         self.facts = {"aggregation": None, "nothing_kept": "", "cases": {}, "curve": {}}
-        self.facts |= {"non_negative": None, "detached": None}
+        self.facts |= {"non_negative": None, "detached": None, "only": (), "weight_cut": False}
 
     def nothing(self) -> dict[str, Part]:
         """Parts of which nothing is known."""
@@ -526,6 +541,11 @@ class _Audit:
         """Clamps, overflow, NaN in the backward pass, cancellation; far from 0 it may refuse."""
         for kind in self.kinds[: 1 + self.pushes]:
             self.clamps(kind)
+        low, high = self.parts[self.judged].clamps
+        if min(-low, high) < math.inf and self.cost(self.judged):
+            self.facts["only"] = (f"log r in [{low:.4g}, {high:.4g}]",)
+        for kind in self.kinds:
+            self.weight(kind)
         if self.look.floor <= GUARD:
             sentence = "Far out it is cut in a log-probability, not in the log-ratio."
             self.add("not_difference", sentence, log_ratio=self.look.floor)
@@ -543,14 +563,8 @@ class _Audit:
                 self.add("cancellation", sentence, **lost)
 
     def clamps(self, kind: str) -> None:
-        part, ends, cost = self.parts[kind], self.look.clamps().get(kind, NOWHERE), {}
-        if part.verdict == "fits":
-            constant = part.free["constant"] if kind == "value" else 0.0
-            cost = {
-                label: float((got - constant - want).norm() / want.norm())
-                for label, (got, want) in self.exact(kind, part.terms).items()
-            }
-        cost = {label: c for label, c in cost.items() if not c <= self.tolerance(kind)}
+        part, ends = self.parts[kind], self.look.clamps().get(kind, NOWHERE)
+        cost = self.cost(kind)
         if ends == NOWHERE and cost:
             self.otherwise(kind, cost)
         if ends == NOWHERE or (not cost and min(map(abs, ends)) > GUARD):
@@ -564,6 +578,56 @@ class _Audit:
         what = "value is constant" if kind == "value" else "gradient is exactly 0"
         sentence = f"The {what} {where}{price}."
         self.add(f"clamp_{kind}", sentence, low=ends[0], high=ends[1], cost=cost)
+
+    def cost(self, kind: str) -> dict[str, float]:
+        """{case: relative error} where what was fitted around log r = 0 is off."""
+        part = self.parts[kind]
+        if part.verdict != "fits":
+            return {}
+        constant = part.free["constant"] if kind == "value" else 0.0
+        errors = {
+            label: float((got - constant - want).norm() / want.norm())
+            for label, (got, want) in self.exact(kind, part.terms).items()
+        }
+        return {label: e for label, e in errors.items() if not e <= self.tolerance(kind)}
+
+    def weight(self, kind: str) -> None:
+        """Where the importance weight is no longer w, and what that takes away."""
+        ends, cost = self.look.weights(kind), {}
+        if ends == NOWHERE:
+            return
+        for label, laws in TRIPLES.items():
+            old, q, p = (torch.tensor(law, dtype=torch.float64) for law in laws)
+            at = {"old_logprob": old.log(), "logprob": q.log(), "ref_logprob": p.log()}
+            got = old * self.look.target(kind, self.probe.tokens(at))
+            want = q * self.look.target(kind, self.probe.tokens(at | {"old_logprob": q.log()}))
+            if kind == "gradient":  # E[c (e_x − π)]
+                got, want = (part - q * part.sum() for part in (got, want))
+            else:
+                got, want = got.sum(), want.sum()
+            cost[label] = float((got - want).norm() / want.norm())
+        cost = {label: c for label, c in cost.items() if not c <= self.tolerance(kind)}
+        if not cost and min(map(abs, ends)) > WEIGHT_GUARD:
+            return
+        low, high = map(math.exp, ends)
+        bounds = [f"below w = {low:.5g}"] * (low > 0) + [f"above w = {high:.5g}"] * (
+            high < math.inf
+        )
+        price = "; on the reference triples that costs nothing"
+        if cost:
+            worst = max(cost, key=cost.get)
+            price = f"; on “{worst}” that moves it by {100 * cost[worst]:.3g} %"
+        sentence = f"The {kind} is not weighted by w = exp(logprob − old_logprob) "
+        sentence += f"{' and '.join(bounds)}{price}."
+        numbers = {"low_weight": low, "high_weight": high, "weight_cost": cost}
+        for found in [f for f in self.findings if f.code == f"clamp_{kind}"]:
+            self.findings.remove(found)  # one finding says both
+            sentence, numbers = f"{found.sentence} {sentence}", {**found.numbers, **numbers}
+        self.add(f"clamp_{kind}", sentence, **numbers)
+        self.facts["weight_cut"] = True
+        where = f"w in [{low:.4g}, {high:.4g}]"
+        if kind == self.judged:
+            self.facts["only"] += (where,)
 
     def otherwise(self, kind: str, cost: dict[str, float]) -> None:
         """Fitted near log r = 0, and something else, though no clamp, farther out."""

@@ -95,8 +95,9 @@ def lines(
 ) -> Axes:
     """Named curves over a common x, each labelled on the line itself.
 
-    ``labels`` overrides the text, ``palette`` the entry of the palette.  ``label_at`` gives the x at which a label stands and on which
-    side of the line ("above", "below", "left", "right"); the default is the right end.
+    ``labels`` overrides the text, ``palette`` the entry of the palette.  ``label_at`` gives the x
+    at which a label stands and on which side of the line ("above", "below", "left", "right"); the
+    default is the right end.
     """
     ax = ax or plt.subplots()[1]
     x = np.asarray(x)

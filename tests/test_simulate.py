@@ -220,6 +220,28 @@ def test_machine_code_takes_any_polynomial_and_column(pair, rows, columns):
         for sums in (_compile.numba_module().sums, simulate._sum_record):
             got = sums(*head, record, kinds, polynomials)[:, e]
             torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
+            alone = sums(*head, record, kinds, polynomials, False)[:, e]
+            torch.testing.assert_close(alone, want[:1], rtol=1e-11, atol=1e-11)
+
+
+@needs_numba
+@pytest.mark.parametrize("columns", [1, 2, 63, 64, 65, 128, 200])
+@pytest.mark.parametrize("kinds", [(0,), (1,), (0, 1, 0)])
+def test_machine_code_for_sums_of_one_table(pair, columns, kinds):
+    rows = 7
+    record = torch.randn(500, 2, dtype=torch.float64, generator=seeded(13))
+    polynomials = torch.randn(len(kinds), 3, dtype=torch.float64, generator=seeded(14))
+    law = pair.sampler
+    head = (12_345, rows, columns, law.stream(seeded(15)), law.entries())
+    tokens = law.draw(12_345, rows * columns, head[3]).view(rows, columns)
+    l, v = record[tokens].unbind(-1)
+    want = [
+        (v if kind else c[0] + c[1] * l + c[2] * l**2).sum(-1)
+        for kind, c in zip(kinds, polynomials, strict=True)
+    ]
+    got = _compile.numba_module().sums(*head, record, kinds, polynomials, False)
+    assert got.shape == (1, len(kinds), rows)
+    torch.testing.assert_close(got[0], torch.stack(want), rtol=1e-11, atol=1e-11)
 
 
 @needs_numba

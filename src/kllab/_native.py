@@ -40,19 +40,22 @@ def sums(
     record: Tensor,
     kinds: tuple[int, ...],
     polynomials: Tensor,
+    squares: bool = True,
 ) -> Tensor:
-    """What ``simulate._sum_record`` gives: (2, E, rows) float64."""
-    out = torch.empty(2, len(kinds), rows, dtype=torch.float64)
+    """What ``simulate._sum_record`` gives: (2, E, rows) float64, or (1, E, rows) of sums alone."""
+    lean = not squares and record.shape[1] == 2
+    kernel = _lean_sums if lean else _sums
+    out = torch.empty(1 if lean else 2, len(kinds), rows, dtype=torch.float64)
     arrays = [x.numpy() for x in (stream, entries, record)]
     arrays += [np.array(kinds), polynomials.numpy()]
     results = out.numpy()
     _in_slices(
-        lambda first, end: _sums(
+        lambda first, end: kernel(
             start + first * columns, columns, *arrays, results[:, :, first:end]
         ),
         rows,
     )
-    return out
+    return out[: 1 + squares]
 
 
 def statistics(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
@@ -92,8 +95,8 @@ def _in_slices(work: Callable[[int, int], None], count: int, least: int = 1) -> 
 
 
 @njit(nogil=True)
-def _tokens(counter, stream, entries, words, tokens):
-    """Fill ``tokens`` (BLOCK,) from ``counter`` on: ``_alias.words``, then ``_alias.tokens``."""
+def _words(counter, stream, words):
+    """Fill ``words`` (BLOCK,) from ``counter`` on, as ``_alias.words``."""
     first = np.uint64(counter) + np.uint64(stream[0])
     twist, weyl = np.uint64(stream[1]), np.uint64(stream[2])
     mix_1, mix_2 = np.uint64(stream[3]), np.uint64(stream[4])
@@ -102,6 +105,12 @@ def _tokens(counter, stream, entries, words, tokens):
         z = (z ^ (z >> np.uint64(30))) * mix_1 ^ twist
         z = (z ^ (z >> np.uint64(27))) * mix_2
         words[i] = np.int64((z ^ (z >> np.uint64(31))) >> np.uint64(2))
+
+
+@njit(nogil=True)
+def _tokens(counter, stream, entries, words, tokens):
+    """Fill ``tokens`` (BLOCK,) from ``counter`` on, as ``_alias.tokens``."""
+    _words(counter, stream, words)
     mask = len(entries) - 1
     for i in range(BLOCK):
         tokens[i] = entries[words[i] & mask]
@@ -109,6 +118,16 @@ def _tokens(counter, stream, entries, words, tokens):
         alias, place = tokens[i] & mask, words[i] & mask
         below = (words[i] - (tokens[i] - alias)) >> 63
         tokens[i] = alias ^ ((alias ^ place) & below)
+
+
+@njit(nogil=True, inline="always")
+def _token(word, mask, entries):
+    """One of ``_tokens``; unsigned, since a signed index might count from the end."""
+    place = word & mask
+    entry = entries[np.uint64(place)]
+    alias = entry & mask
+    below = (word - (entry - alias)) >> 63
+    return np.uint64(alias ^ ((alias ^ place) & below))
 
 
 @njit(nogil=True)
@@ -161,6 +180,38 @@ def _sums(start, columns, stream, entries, record, kinds, polynomials, out):
                     + 2 * c1 * c2 * l3
                     + c2 * c2 * l4
                 )
+
+
+@njit(nogil=True)
+def _lean_sums(start, columns, stream, entries, record, kinds, polynomials, out):
+    """``_sums`` of one table, without squares.
+
+    Sums in this order cannot become vectors, and so neither do the look-ups: those wait less one
+    by one.  Two of each, since a sum waits for itself.
+    """
+    words, mask = np.empty(BLOCK, np.int64), len(entries) - 1
+    for row in range(out.shape[2]):
+        l1 = l2 = v1 = m1 = m2 = w1 = 0.0
+        for begin in range(0, columns, BLOCK):
+            _words(start + row * columns + begin, stream, words)
+            if columns - begin < BLOCK:
+                for i in range(columns - begin):
+                    t = _token(words[i], mask, entries)
+                    l, v = record[t, 0], record[t, 1]
+                    l1, l2, v1 = l1 + l, l2 + l * l, v1 + v
+                continue
+            for i in range(0, BLOCK, 2):
+                t = _token(words[i], mask, entries)
+                l, v = record[t, 0], record[t, 1]
+                l1, l2, v1 = l1 + l, l2 + l * l, v1 + v
+                t = _token(words[i + 1], mask, entries)
+                l, v = record[t, 0], record[t, 1]
+                m1, m2, w1 = m1 + l, m2 + l * l, w1 + v
+        for e in range(len(kinds)):
+            c0, c1, c2 = polynomials[e]
+            out[0, e, row] = v1 + w1
+            if kinds[e] == 0:
+                out[0, e, row] = c0 * columns + c1 * (l1 + m1) + c2 * (l2 + m2)
 
 
 _NEAR = 300.0  # e^600, a square of k3, still fits float64

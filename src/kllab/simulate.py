@@ -254,7 +254,7 @@ def means(
     """
     n, replicates = as_count("n", n, least=1), as_count("replicates", replicates, least=1)
     named = _named(estimators)
-    blocks = _blocks(pair, list(named.values()), n, replicates, generator, device, chunk)
+    blocks = _blocks(pair, list(named.values()), n, replicates, generator, device, chunk, False)
     return dict(zip(named, torch.cat([block[0] for block in blocks], -1), strict=True))
 
 
@@ -306,10 +306,12 @@ def _known(named: Mapping[str, PerSample], pair) -> list[_Known]:
 
 # --- replicates -----------------------------------------------------------------------------
 
-Block = tuple[Tensor, Tensor]  # (E, rows) means, and means of squares (NaN where there are none)
+Block = tuple[Tensor, ...]  # (E, rows) means, and means of squares (NaN where there are none)
 
 
-def _blocks(pair, estimators, n, replicates, generator, device, chunk) -> Iterator[Block]:
+def _blocks(
+    pair, estimators, n, replicates, generator, device, chunk, squares=True
+) -> Iterator[Block]:
     as_generator("generator", generator)
     if chunk is not None:
         chunk = as_count("chunk", chunk, least=1)
@@ -317,12 +319,12 @@ def _blocks(pair, estimators, n, replicates, generator, device, chunk) -> Iterat
         pair = pair.to(torch.device(device))
     whole = any(isinstance(e, OfSample) for e in estimators)
     if isinstance(pair, CategoricalPair) and not whole:
-        return _by_table(pair, estimators, n, replicates, generator, chunk)
+        return _by_table(pair, estimators, n, replicates, generator, chunk, squares)
     home = pair.log_q.device if hasattr(pair, "log_q") else device or generator.device
     return _by_log_r(pair, estimators, n, replicates, on_device(generator, home), chunk)
 
 
-def _by_table(pair, estimators, n, replicates, generator, chunk) -> Iterator[Block]:
+def _by_table(pair, estimators, n, replicates, generator, chunk, squares) -> Iterator[Block]:
     """Categorical pairs: every estimator is a column over tokens, or a polynomial in log r."""
     law = pair.sampler
     stream, entries = law.stream(generator), law.entries()
@@ -331,7 +333,7 @@ def _by_table(pair, estimators, n, replicates, generator, chunk) -> Iterator[Blo
     record = _record_of(pair, estimators)
 
     def sums(start: int, rows: int, columns: int) -> Tensor:
-        return call(start, rows, columns, stream, entries, *record)
+        return call(start, rows, columns, stream, entries, *record, squares)
 
     if n <= chunk // 2:
         step = chunk // n
@@ -398,8 +400,11 @@ def _polynomial(estimator) -> tuple[float, float, float] | None:
     return tuple(coefficients)
 
 
-def _sum_record(start, rows, columns, stream, entries, record, kinds, polynomials):
-    """Sums over columns of each estimator's values, and of their squares: (2, E, rows)."""
+def _sum_record(start, rows, columns, stream, entries, record, kinds, polynomials, squares=True):
+    """Sums over columns of each estimator's values, and of their squares: (2, E, rows).
+
+    Without ``squares`` the sums alone: (1, E, rows).
+    """
     counter = torch.arange(start, start + rows * columns, device=entries.device)
     token = _alias.tokens(_alias.words(counter.view(rows, columns), stream), entries)
     known = _alias.look_up(record, token)
@@ -407,8 +412,8 @@ def _sum_record(start, rows, columns, stream, entries, record, kinds, polynomial
     sums = []
     for c, kind in zip(polynomials, kinds, strict=True):
         values = known[..., kind] if kind else (c[2] * l + c[1]) * l + c[0]
-        sums += [values.sum(-1), values.square().sum(-1)]
-    return torch.stack(sums).view(len(kinds), 2, rows).transpose(0, 1)
+        sums += [values.sum(-1), values.square().sum(-1)][: 1 + squares]
+    return torch.stack(sums).view(len(kinds), 1 + squares, rows).transpose(0, 1)
 
 
 _sums = Kernel(_sum_record, "sums")

@@ -581,7 +581,9 @@ def test_numbers_of_patterns():
     assert found["mean_ratio"] == pytest.approx(float(log_r.exp().mean()))
     assert found["mean_inverse"] == pytest.approx(float((-log_r).exp().mean()))
     assert found["k1"] == pytest.approx(-float(log_r.mean()))
-    negative = finding(diagnose(logprob, ref, mask), "negative_kl")
+    d = diagnose(logprob, ref, mask)
+    assert finding(d, "mean_ratio").numbers["evidence"] == d.evidence["above"]
+    negative = finding(d, "negative_kl")
     assert negative.numbers["sum"] == pytest.approx(-float(log_r.sum()))
     assert f" {negative.numbers['sum']:.4g} nats" in negative.sentence
 

@@ -367,8 +367,8 @@ class _Run:
         evidence, low, high = _evidence(log_r), float(log_r.min()), float(log_r.max())
         k1, k3, r, inverse = (means[name] for name in ("k1", "k3", "r", "1/r"))
         numbers = {"mean_ratio": r.value, "mean_inverse": inverse.value, "k1": k1.value}
-        above = evidence["above"] > LOG_ODDS  # Then the mean is above 1 too.
-        below = not above and evidence["below"] > LOG_ODDS and r.value < 1
+        above = evidence["above"] > LOG_ODDS  # Fixed stakes win only where the mean is above 1.
+        below = evidence["below"] > LOG_ODDS and r.value < 1
         here, pairs = self.correlation(0)
         there, shift = max((self.correlation(shift)[0], shift) for shift in (1, -1))
         better = math.atanh(there) - math.atanh(here)  # Fisher's z

@@ -32,11 +32,14 @@ def load(target: str) -> Callable:
         raise InputError("target", "FILE.py:FUNCTION", target)
     if not path.is_file():
         raise InputError("target", "a file", f"no file {file}")
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    # Dataclasses look their module up by name; this one hides no other.
+    spec = importlib.util.spec_from_file_location(f"_audited_{path.stem}", path.resolve())
     found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found
     try:
         spec.loader.exec_module(found)
     except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
         said = f"{type(error).__name__}: {error}"
         raise InputError("target", f"a file that can be imported, {file}", said) from None
     for name in function.split("."):

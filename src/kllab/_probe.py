@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,11 +18,25 @@ from torch import Tensor
 from kllab.checks import InputError
 
 ROLES = ("logprob", "ref_logprob", "old_logprob", "mask")
-_OTHERS = {
-    "mask": {"mask", "masks"},
-    "ref_logprob": {"ref", "reference", "base", "sft", "p"},
-    "old_logprob": {"old", "rollout", "behavior", "behaviour", "gen", "sampling", "mu", "prev"},
+_SAY = {
+    "mask": "mask masks",
+    "ref_logprob": "ref refs reference base sft teacher init initial prior frozen p",
+    "old_logprob": "old rollout rollouts behavior behaviour gen generation generator sampling "
+    "sampler mu prev previous vllm sglang inference infer",
+    "logprob": "policy student new actor cur curr current train trainer training learner hf pi "
+    "theta q",
 }
+_WORDS = {word: role for role, said in _SAY.items() for word in said.split()}
+_PLAIN = re.compile(r"log_?p(rob)?s?|lps?|(per_)?token_log_?p(rob)?s?")
+_LOG_RATIO = re.compile(
+    r"_|[ldxz]|lr|input|\w*log_?(r|rs|ratio|ratios|rho)|(\w+_)?(delta|diff|difference)s?"
+)
+_NO_LAW = """
+    beta coef coeff coefficient alpha eps epsilon lam lamb lambda gamma tau temp temperature clip
+    step steps scale penalty mode kind estimator config cfg adv advantage advantages reward rewards
+    return returns value values weight weights token tokens ids labels
+"""
+_NUMBERS = set(_NO_LAW.split())
 
 
 class Refused(Exception):
@@ -40,67 +54,139 @@ class Refused(Exception):
 class Binding:
     """Roles of the positional arguments, and of those passed by keyword {parameter: role}.
 
-    ``log_ratio``: the one argument is log p − log q itself.
+    ``log_ratio``: the one argument is log p − log q itself.  ``padding``: the mask's name, where
+    that says that it is true in masked places.
+    ``guessed``: (parameter, role) where their names do not say which is which.
     """
 
     positional: tuple[str, ...]
     keyword: Mapping[str, str]
     log_ratio: bool = False
+    padding: str = ""
+    guessed: tuple[tuple[str, str], ...] = ()
 
     @property
     def roles(self) -> tuple[str, ...]:
         return (*self.positional, *self.keyword.values())
 
+    @property
+    def unnamed(self) -> bool:
+        """Whether its arguments have no names at all."""
+        return any(name.startswith("argument ") for name, _ in self.guessed)
+
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _UNNAMED = inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY)
+_ROLES = f"1 to 4 required parameters, of roles {', '.join(ROLES)}"
 
 
 def bind(fn: Callable, samples: str, names) -> Binding:
     """Which role each parameter of ``fn`` has, from ``names``, else from their own names."""
     if not callable(fn):
         raise InputError("fn", "a function", type(fn).__name__)
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (ValueError, TypeError):  # a builtin such as torch.abs
-        parameters = [_UNNAMED]
+    parameters = _parameters(fn)
+    if parameters and parameters[0].name in ("self", "cls"):
+        raise InputError("fn", "a function or a bound method", f"{parameters[0].name}, unbound")
     takes = [p for p in parameters if p.kind not in _VARIADIC]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         takes += [_UNNAMED] * ((len(names) if names else 2) - len(takes))
     required = [p for p in takes if p.default is p.empty]
+    other = "ref_logprob" if samples == "logprob" else samples
+    of_log_ratio = Binding(("logprob", other), {}, log_ratio=True)
+    one = len(required) == 1 and required[0].kind is not inspect.Parameter.KEYWORD_ONLY
+    if one and names in ("log_r", ("log_r",), ["log_r"]):
+        return of_log_ratio
     if names is not None:
         roles = _checked(names, samples, len(required), len(takes))
         return _binding(takes, roles)
-    if len(required) == 1 and required[0].kind is not inspect.Parameter.KEYWORD_ONLY:
-        other = "ref_logprob" if samples == "logprob" else samples
-        return Binding(("logprob", other), {}, log_ratio=True)
+    if one and _LOG_RATIO.fullmatch(required[0].name.lower()):
+        return of_log_ratio
+    if one:
+        required = [p for p in takes if p in required or role_of(p.name) in ROLES[:3]]
+    if len(required) == 1:
+        got = f"{required[0].name} alone, whose name does not say log r (log_r, log_ratio, delta)"
+        raise InputError("fn", _ROLES, f'{got}; names=("log_r",) says it')
     if not 2 <= len(required) <= 4:
-        got = f"({', '.join(p.name for p in required)})"
-        raise InputError("fn", f"1 to 4 required parameters, of roles {', '.join(ROLES)}", got)
-    roles = _guessed(required, samples)
+        raise InputError("fn", _ROLES, f"({', '.join(p.name for p in required)})")
+    roles, guessed = _guessed(required, samples)
     for p in takes:  # what may be left out is passed where it matters
         extra = role_of(p.name)
         if p not in required and extra not in roles and extra in ("mask", samples):
             required, roles = [*required, p], [*roles, extra]
-    return _binding(required, roles)
+    padding = [
+        p.name
+        for p, role in zip(required, roles, strict=True)
+        if role == "mask" and _words(p.name) & {"pad", "padding", "padded", "ignore"}
+    ]
+    return replace(_binding(required, roles), guessed=guessed, padding="".join(padding))
 
 
-def role_of(name: str) -> str:
-    """The role that a parameter's own name says; ``logprob`` where it says none."""
-    words = set(re.split(r"[^a-z]+", name.lower()))
-    return next((role for role, said in _OTHERS.items() if words & said), "logprob")
+def _parameters(fn) -> list[inspect.Parameter]:
+    """Parameters of a function, of a module's ``forward``, of what TorchScript compiled."""
+    fn = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    schema = getattr(fn, "schema", None)
+    if hasattr(schema, "arguments"):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        named = [a for a in schema.arguments if a.name != "self"]
+        defaults = {a.name: a.default_value for a in named if a.has_default_value()}
+        empty = inspect.Parameter.empty
+        return [inspect.Parameter(a.name, kind, default=defaults.get(a.name, empty)) for a in named]
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (ValueError, TypeError):  # a builtin such as torch.abs
+        return [_UNNAMED]
 
 
-def _guessed(required, samples: str) -> list[str]:
-    """By name; in the order of ``ROLES`` where the names do not fit together."""
-    roles = [role_of(p.name) for p in required]
-    if len(set(roles)) == len(roles) and {"logprob", samples} <= {*roles, "old_logprob"}:
-        return roles
-    masked = roles[-1] == "mask"
-    count = len(required) - masked
+def _words(name: str) -> set[str]:
+    """Words of ``snake_case`` and ``camelCase``."""
+    return set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+
+
+def role_of(name: str) -> str | None:
+    """The role that a parameter's own name says, ``None`` where it says none."""
+    said = {_WORDS[word] for word in _words(name) & _WORDS.keys()}
+    return next((role for role in _SAY if role in said), None)
+
+
+def _guessed(required, samples: str) -> tuple[list[str], tuple[tuple[str, str], ...]]:
+    """Roles by name, and by place where a name says none; and what of it is a guess."""
+    names = [p.name for p in required]
+    roles = [role_of(name) for name in names]
+    said = [role for role in roles if role]
+    count = len(roles) - said.count("mask")
+    if len(set(said)) < len(said):
+        raise InputError("fn", "names of different roles, or names=(...)", ", ".join(names))
+    plain = [i for i, n in enumerate(names) if roles[i] is None and _PLAIN.fullmatch(n.lower())]
+    if len(plain) == 1 and "logprob" not in roles:
+        roles[plain[0]] = "logprob"
+    spare = count == 3 and samples == "logprob" and {"logprob", "ref_logprob"} <= set(roles)
+    strange = [
+        p.name
+        for p, role in zip(required, roles, strict=True)
+        if role is None and (spare or _words(p.name) & _NUMBERS or _of_numbers(p))
+    ]
+    if strange:
+        got = f"`{strange[0]}`, which I do not know; fix it with functools.partial"
+        raise InputError("fn", _ROLES, got)
     other = "ref_logprob" if samples == "logprob" else samples
-    laws = ["logprob", other] if count <= 2 else list(ROLES)
-    return [*laws[:count], *["mask"] * masked]
+    free = [r for r in (("logprob", other) if count <= 2 else ROLES[:count]) if r not in roles]
+    unsure = (None in roles and len(free) > 1) or bool({"p", "q"} & set(names))
+    roles = [role or free.pop(0) for role in roles]
+    if count == 2 and samples != "old_logprob":
+        # Of two laws the older one is the sampled one, or the only policy.
+        missing = [role for role in ("logprob", samples) if role not in roles]
+        roles = [missing.pop() if missing and role == "old_logprob" else role for role in roles]
+    allowed = "logprob" in roles or {"old_logprob", "ref_logprob"} <= set(roles)
+    if not allowed or samples not in (*roles, "old_logprob"):
+        expected = f"parameters for logprob and {other}, or names=(...)"
+        raise InputError("fn", expected, ", ".join(names))
+    called = [f"argument {i}" if n == "_" else n for i, n in enumerate(names, 1)]
+    pairs = zip(called, roles, strict=True)
+    return roles, tuple(pair for pair in pairs if pair[1] != "mask") if unsure else ()
+
+
+def _of_numbers(p: inspect.Parameter) -> bool:
+    return p.annotation in (float, int, bool, str, "float", "int", "bool", "str")
 
 
 def _checked(names, samples: str, least: int, most: int) -> tuple[str, ...]:
@@ -109,7 +195,8 @@ def _checked(names, samples: str, least: int, most: int) -> tuple[str, ...]:
     if not (
         set(names) <= set(ROLES)
         and len(set(names)) == len(names)
-        and {"logprob", samples} <= {*names, "old_logprob"}
+        and samples in {*names, "old_logprob"}
+        and ("logprob" in names or samples == "old_logprob")
         and len(set(names) - {"mask"}) > 1
     ):
         raise InputError("names", expected, repr(names))
@@ -158,7 +245,7 @@ class Probe:
         if out.requires_grad:
             try:
                 (grad,) = torch.autograd.grad(out.sum(), leaf, allow_unused=True)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self.backward_error = _said(error)
                 grad = torch.full_like(leaf, torch.nan)
         self.attached |= grad is not None
@@ -181,13 +268,15 @@ class Probe:
         return {role: t if self.dims == 2 else t.reshape(-1) for role, t in at.items()}
 
     def _raw(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        if self.masked:
+            mask = at.get("mask", torch.ones_like(at["logprob"]))
+            at = {**at, "mask": 1 - mask if self.binding.padding else mask}
         leaf = at["logprob"].detach().clone().requires_grad_(self.with_grad)
         with torch.set_grad_enabled(self.with_grad):
             given = {role: t.detach().clone() for role, t in at.items()}
             given["logprob"] = leaf.clone()
             if self.masked:
-                mask = given.get("mask", torch.ones_like(at["logprob"]))
-                given["mask"] = mask.to(_mask_type(self.mask_type, leaf.dtype))
+                given["mask"] = given["mask"].to(_mask_type(self.mask_type, leaf.dtype))
             if self.binding.log_ratio:
                 args = [given[self.p] - given[self.q]]
             else:
@@ -198,7 +287,7 @@ class Probe:
                 out = self._as_tensor(self.fn(*args, **keywords))
             except Refused:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise Refused("raises", f"It raises {_said(error)}.") from None
             finally:
                 if torch.get_default_device() != device:

@@ -36,6 +36,7 @@ def verdict(report) -> str:
         "unknown": f"the {report.judged} is unknown",
     }[part.verdict]
     claim = f", claimed {report.claim}" if report.claim else ""
+    claim += f", if {report.taken}" if report.taken else ""
     only = f" on {' and '.join(report.only)} only" if report.agrees and report.only else ""
     return f"{_ANSWER[report.agrees]}{only}: {report.name} as {report.usage}: {what}{claim}"
 
@@ -65,6 +66,10 @@ def rows(report) -> list[str]:
         elif "mask" not in report.roles:
             text += "; it takes no mask, so padding would count"
         lines.append(text)
+    if report.padding:
+        lines.append(f"{'mask':<9}{report.padding} is taken as true where there is padding")
+    if report.taken:
+        lines.append(f"{'roles':<9}taken as: {report.taken}; names=(...) says it")
     for label, row in report.cases.items():
         if label in ("three tokens", "dropped token"):
             beside = f", exact {row['divergence']:.5g}" if "divergence" in row else ""

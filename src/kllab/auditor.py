@@ -79,7 +79,9 @@ class AuditReport:
     not the derivative of the value.  Both are ``None`` where that was not looked at.  ``cases``:
     exact means on the reference pairs.  ``only``: intervals to which the verdict is limited, where
     leaving them costs something.  ``weight_cut``: whether an importance weight is cut; then nothing
-    agrees strictly.  ``curve``: log r, value, score weight, for the figure.
+    agrees strictly.  ``taken``: which parameter was taken for which role, where that was a guess.
+    ``padding``: the parameter that got a mask of padding instead of one of kept tokens.
+    ``curve``: log r, value, score weight, for the figure.
     """
 
     name: str
@@ -99,6 +101,8 @@ class AuditReport:
     curve: dict[str, list[float]] = field(repr=False)
     only: tuple[str, ...] = ()
     weight_cut: bool = False
+    taken: str = ""
+    padding: str = ""
     unit: str = "nats"
 
     @property
@@ -251,6 +255,7 @@ _IDENTITY = {
     "no_grad",
     "constant",
 }
+_ASYMMETRIC = {"wrong_sign", "mixed_sign", "wrong_direction", "upside_down"}
 _ZERO = {
     "gradient": "No expected gradient: every token gets the same push on average, which is noise.",
     "value": "Its mean is the same for every pair: it measures nothing.",
@@ -310,6 +315,8 @@ class _Audit:
             samples=self.samples,
             claim=self.claim,
             roles=self.binding.roles,
+            taken=taken_as(self.binding),
+            padding=self.binding.padding,
             findings=self.findings,
             claimed=self.claimed,
             **self.parts,
@@ -403,6 +410,8 @@ class _Audit:
             fine = not _IDENTITY & {f.code for f in self.findings}
             answers = {"fits": fine, "zero": False}
             self.claimed |= {k: answers.get(self.parts[k].verdict) for k in self.kinds}
+        if self.binding.unnamed and _ASYMMETRIC & {f.code for f in self.findings}:
+            self.claimed = dict.fromkeys(self.claimed)
 
     def describe(self) -> None:
         """Exact means, the curves, and what they show at once."""
@@ -644,6 +653,11 @@ _BROKEN = {
     "overflow": "Not finite",
     "nan_gradient": "The gradient is NaN, the value finite,",
 }
+
+
+def taken_as(binding: Binding) -> str:
+    """What of the roles is a guess: "a = logprob, b = ref_logprob"."""
+    return ", ".join(f"{name} = {role}" for name, role in binding.guessed)
 
 
 def name_of(fn) -> str:

@@ -184,6 +184,22 @@ def test_what_cannot_be_judged_is_a_message_and_exit_code_two(words, names, mine
     assert "Traceback" not in out + err
 
 
+def test_a_dataclass_whose_annotations_are_text(mine, command):
+    Path("settings.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "@dataclass\n"
+        "class Settings:\n"
+        "    half: float = 0.5\n"
+        "def k2(logprob, ref_logprob):\n"
+        "    return Settings().half * (logprob - ref_logprob) ** 2\n",
+        encoding="utf-8",
+    )
+    code, out, err = command("audit", "settings.py:k2", "--usage", "loss", "--claim", "kl_qp")
+    assert (code, out.startswith("agrees: k2")) == (0, True), err
+    assert "settings" not in sys.modules
+
+
 def test_a_file_finds_its_neighbours(mine, command):
     """Imported as Python would run it: its folder is on the path, and only meanwhile."""
     Path("helper.py").write_text("half = 0.5\n", encoding="utf-8")

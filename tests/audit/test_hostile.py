@@ -472,7 +472,7 @@ SURE = {
 }
 
 # A call that no rule can make; the message names the roles.
-NO_CALL = {"no arguments", "five arguments"}
+NO_CALL = {"no arguments", "one argument", "five arguments", "needs a keyword"}
 
 MUST_SAY = {
     "raises": "raises",

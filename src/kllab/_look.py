@@ -266,7 +266,8 @@ class Look:
     def _on_grid(self, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
         """log r, value and derivative around 0; fewer points where each token costs a call."""
         if frame not in self._grids:
-            l = _fit.grid(_COARSE) if self.probe.kind == "scalar" else _fit.grid()
+            costly = self.probe.kind == "scalar" or self.probe.alone
+            l = _fit.grid(_COARSE) if costly else _fit.grid()
             self._grids[frame] = (l, *self.near(frame, l))
         return self._grids[frame]
 
@@ -333,6 +334,12 @@ class Look:
         several = several or "old_logprob" in self.probe.binding.roles
         why = "one log-ratio and its weight" if several else NO_DIFFERENCE
         return None, precision, f"it depends on more than {why}"
+
+    def half_precision(self) -> bool:
+        """Whether the values of single tokens are all numbers of half precision."""
+        v = self.near(self.candidates[-1], _SOME * 1.2345)[0]
+        coarse = any(torch.equal(v.to(t).double(), v) for t in (torch.bfloat16, torch.float16))
+        return coarse and len(v.unique()) > 3
 
     def _farthest(self, kind: str, here: Tensor, others: list) -> float:
         """The largest difference where ``here`` is finite; the fit says what is not."""

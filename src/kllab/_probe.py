@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -152,6 +154,10 @@ def _guessed(required, samples: str) -> tuple[list[str], tuple[tuple[str, str], 
     """Roles by name, and by place where a name says none; and what of it is a guess."""
     names = [p.name for p in required]
     roles = [role_of(name) for name in names]
+    whole = [name for name in names if "logits" in _words(name)]
+    if whole:
+        expected = "log-probabilities of drawn tokens; whole distributions are not judged"
+        raise InputError("fn", expected, ", ".join(whole))
     said = [role for role in roles if role]
     count = len(roles) - said.count("mask")
     if len(set(said)) < len(said):
@@ -224,13 +230,14 @@ class Probe:
     """One function, called safely.
 
     ``kind``: "token", "sequence" or "scalar", by what it returns for a batch; ``dims``: 2 where it
-    takes (batch, time), else 1.  ``attached``: whether any result had a gradient.
+    takes (batch, time), else 1.  ``alone``: set where a token's value is a share of a mean, so that
+    each needs a call.  ``attached``: whether any result had a gradient.
     """
 
     def __init__(self, fn: Callable, binding: Binding, q: str, p: str):
         self.fn, self.binding, self.q, self.p = fn, binding, q, p
         self.attached, self.backward_error, self.converted = False, "", ""
-        self.with_grad, self.mask_type = True, torch.float64
+        self.with_grad, self.mask_type, self.alone = True, torch.float64, False
         self.mutates: tuple[str, ...] = ()
         self.kind, self.dims = self._find_kind()
 
@@ -254,7 +261,10 @@ class Probe:
     def tokens(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Value and derivative (N,) of each token alone, nothing masked; ``at``: role to (N,)."""
         n = len(at["logprob"])
-        width, rows = (n if self.kind == "token" else 1), (n if self.kind == "sequence" else 1)
+        width, rows = (
+            (n if self.kind == "token" and not self.alone else 1),
+            (n if self.kind == "sequence" else 1),
+        )
         each = [
             self.call(self.shaped({r: t.reshape(-1, width)[i : i + rows] for r, t in at.items()}))
             for i in range(0, n // width, rows)
@@ -266,6 +276,15 @@ class Probe:
     def shaped(self, at: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """(batch, time), or one axis where the function takes one."""
         return {role: t if self.dims == 2 else t.reshape(-1) for role, t in at.items()}
+
+    def takes_distributions(self) -> bool:
+        """Whether it gives one value per (batch, time) for (batch, time, vocabulary)."""
+        law = torch.arange(30, dtype=torch.float64).reshape(2, 3, 5).sin().log_softmax(-1)
+        try:
+            out, _ = self._raw({role: law.roll(i, -1) for i, role in enumerate(ROLES[:3])})
+        except Refused:
+            return False
+        return self.kind == "sequence" and out.shape == (2, 3)
 
     def _raw(self, at: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         if self.masked:
@@ -334,6 +353,12 @@ class Probe:
                     break
         raise first
 
+    def _seeded(self, at: Mapping[str, Tensor]) -> Tensor:
+        """The result after everybody's generators are seeded."""
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)
+        return self._raw(at)[0].nan_to_num()
+
     def _kind(self, dims: int) -> str:
         shape = (2, 3) if dims == 2 else (5,)
         steps = torch.arange(6, dtype=torch.float64)[: 6 if dims == 2 else 5].reshape(shape)
@@ -345,7 +370,11 @@ class Probe:
         out, _ = self._raw(at)
         again, _ = self._raw(at)
         if out.shape != again.shape or not torch.equal(out.nan_to_num(), again.nan_to_num()):
-            raise Refused("random", "Two calls with the same input give different results.")
+            said = "Two calls with the same input give different results"
+            twice = [self._seeded(at) for _ in range(2)]
+            if not torch.equal(*twice):
+                said += ", with the same seed too: it keeps something from call to call"
+            raise Refused("random", f"{said}.")
         kinds = {shape: "token", (6,): "token", (): "scalar", (1,): "scalar"}
         if dims == 2:
             kinds |= {(2,): "sequence", (2, 1): "sequence"}
@@ -384,6 +413,7 @@ def aggregation(probe: Probe, at: Mapping[str, Tensor], mask: Tensor) -> str | N
     """
     rows, _ = mask.shape
     flat = {role: t.reshape(-1) for role, t in at.items()}
+    probe.alone = False
     alone = [
         probe.tokens({role: t[i : i + 1] for role, t in flat.items()}) for i in range(mask.numel())
     ]
@@ -401,11 +431,12 @@ def aggregation(probe: Probe, at: Mapping[str, Tensor], mask: Tensor) -> str | N
         "sum": mask,
     }
     if probe.kind == "token":
-        weights = {"token": mask}
+        # A mean may be left to be summed: each token's share of it.
+        weights = {"token": mask, **{how: w for how, w in weights.items() if "mean" in how}}
     elif probe.kind == "sequence":  # a mean over sequences is left to the caller
         weights = {how: rows * w for how, w in weights.items() if how not in ("token_mean", "sum")}
     if not probe.masked and "token_mean" in weights:
-        weights = {"mean": weights["token_mean"], **weights}
+        weights = {"mean" if how == "token_mean" else how: w for how, w in weights.items()}
     for how, weight in weights.items():
         parts = torch.where(weight > 0, weight * v, 0.0)
         dims = {"token": (), "sequence": (-1,), "scalar": (0, 1)}[probe.kind]
@@ -416,6 +447,7 @@ def aggregation(probe: Probe, at: Mapping[str, Tensor], mask: Tensor) -> str | N
         slopes = torch.where(weight > 0, weight * c, 0.0)
         got = slopes if grad is None else grad.reshape(mask.shape) * (mask > 0)
         if close(kept, whole, parts) and close(got, slopes, slopes):
+            probe.alone = probe.kind == "token" and how != "token"
             return how
     return None
 

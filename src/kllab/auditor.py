@@ -172,18 +172,21 @@ def audit(
     Parameters
     ----------
     fn : fn(logprob, ref_logprob), also with old_logprob and mask, of shape (batch, time) or
-        (time,); or a function of log r alone, such as an Estimator.  It returns one value per
-        token, one per sequence, or a scalar.
+        (time,); or a function of log r alone, whose name says so (log_r, delta, x), such as an
+        Estimator.  It returns one value per token, one per sequence, or a scalar.
     usage : "metric", "loss", "reward" (a penalty to minimise) or "both".
     samples : whose distribution drew the tokens, "logprob", "ref_logprob" or "old_logprob".
     claim : name of the divergence that it is said to be.
-    names : roles of fn's parameters in their order, where their own names do not say it.
+    names : roles of fn's parameters in their order, where their own names do not say it, or
+        ("log_r",).  What is taken by place only, the report's first line says.
 
     Returns
     -------
     :class:`AuditReport`.  A divergence's name is given where the fit has a relative residual of
     1e-8 (64 float32 ε where ``fn`` casts to float32), on the interval around log r = 0 where
     nothing is clamped, at most ±3 nats; narrower than 2 nats, or half precision, is "unknown".
+        Where a clamp costs something, or an importance weight is cut, the first line says on which
+        interval it agrees; with a cut weight nothing agrees strictly.
 
     Raises
     ------
@@ -336,7 +339,10 @@ class _Audit:
         if how != aggregation(self.probe, other, mask):
             how = None
         self.facts["aggregation"] = how
-        if how is None and self.probe.kind == "token":
+        why = self.not_tokens() if how is None else ""
+        if why:
+            self.add("unknown", why)
+        elif how is None and self.probe.kind == "token":
             self.add("not_elementwise", "A token's value or gradient depends on other tokens.")
         elif how is None:
             self.add("aggregation", "Its result is no mean and no sum of its tokens' values.")
@@ -346,6 +352,20 @@ class _Audit:
             self.add("padding_in_mean", sentence, kept=kept, places=places)
         if self.probe.masked:
             self.padding(self.probe.shaped(batch | {"mask": mask}))
+
+    def not_tokens(self) -> str:
+        """Why it is not put together from tokens, where that has a known reason."""
+        half = False
+        with contextlib.suppress(Refused):
+            half = self.look.half_precision()
+        if half:
+            return "It works in half precision, too coarse to tell: not judged."
+        if self.probe.takes_distributions():
+            return (
+                "It sums over its last axis, as over a vocabulary: functions of whole "
+                "distributions (batch, time, vocabulary) are not judged."
+            )
+        return ""
 
     def batch(self, mask: Tensor, step: float) -> dict[str, Tensor]:
         """Log-probabilities (B, T) whose log-ratios run over ±1.5, equal in masked places."""
@@ -396,7 +416,9 @@ class _Audit:
             by = f" (it returns {self.probe.converted})" if self.probe.converted else ""
             self.add("no_grad", f"No gradient reaches logprob{by}: as a loss it does nothing.")
         elif part.verdict == "zero":
-            self.add(f"zero_{self.judged}", _ZERO[self.judged])
+            idle = self.judged == "gradient" and not self.look.points["gradient"].y.any()
+            sentence = "The gradient is exactly 0: no token gets any push." if idle else ""
+            self.add(f"zero_{self.judged}", sentence or _ZERO[self.judged])
         if self.pushes and self.probe.backward_error:
             self.add("raises", f"Its backward pass raises {self.probe.backward_error}.")
         if part.verdict == "unknown":

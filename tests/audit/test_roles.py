@@ -202,3 +202,8 @@ def test_an_exit_is_a_finding():
         raise SystemExit(3)
 
     assert kllab.audit(leaves).codes == ["raises"]
+
+
+def test_logits_are_whole_distributions():
+    with pytest.raises(kllab.InputError, match="whole distributions are not judged"):
+        kllab.audit(lambda logits, ref_logits: logits - ref_logits)

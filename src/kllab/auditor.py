@@ -185,8 +185,8 @@ def audit(
     :class:`AuditReport`.  A divergence's name is given where the fit has a relative residual of
     1e-8 (64 float32 ε where ``fn`` casts to float32), on the interval around log r = 0 where
     nothing is clamped, at most ±3 nats; narrower than 2 nats, or half precision, is "unknown".
-        Where a clamp costs something, or an importance weight is cut, the first line says on which
-        interval it agrees; with a cut weight nothing agrees strictly.
+    Where a clamp costs something, or an importance weight is cut, the first line says on which
+    interval it agrees; with a cut weight nothing agrees strictly.
 
     Raises
     ------

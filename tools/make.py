@@ -198,7 +198,9 @@ def test(options) -> None:
     set_up(options.torch)
     build()
     run("npm", "test", "--silent")
-    run(python(), "-m", "pytest", *options.rest, env=environment(KLLAB_SCALE="test"))
+    # A later -m, as in ARGS="-m slow", counts instead of this one.
+    quick = ("-m", "not slow")
+    run(python(), "-m", "pytest", *quick, *options.rest, env=environment(KLLAB_SCALE="test"))
 
 
 def bench(options) -> None:

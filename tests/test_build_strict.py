@@ -73,6 +73,13 @@ class Book:
         html = (self.folder / "build" / "html" / "page.html").read_text()
         return re.sub(r"<(?!b>)[^>]+>", "", html)
 
+    def outputs(self):
+        """What the executed notebook beside the pages holds: counts, and text of its cells."""
+        notebook = nbformat.read(self.folder / "build" / "jupyter_execute" / "page.ipynb", 4)
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        printed = [o.text for cell in cells for o in cell.outputs if o.output_type == "stream"]
+        return [cell.execution_count for cell in cells], "".join(printed)
+
 
 def executed(result):
     return "Executing notebook" in result.stdout + result.stderr
@@ -127,6 +134,19 @@ def test_a_changed_constant_changes_the_page_and_its_return_comes_from_the_cache
     assert result.returncode == 0, result.stderr
     assert not executed(result)
     assert "Twice is 42.0" in book.text()
+
+
+def test_a_changed_sentence_runs_nothing_and_loses_no_output(book):
+    before = book.outputs()
+    assert before == ([1, 2, 3], "sum 7\n")
+    book.write(PROSE.replace("Twice is", "Two times is"))
+    result = book.build()
+    assert result.returncode == 0, result.stderr
+    assert not executed(result)
+    assert "Two times is 42.0" in book.text()
+    assert book.outputs() == before
+    book.write(PROSE)
+    assert book.build().returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import nbformat
 from evals import BadExpression, replace_evals
+from jupyter_cache import get_cache
 from source_keys import notebook_key, scale
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -111,6 +112,20 @@ def hidden_cell(code: str, name: str) -> nbformat.NotebookNode:
     return cell
 
 
+def complete_executed(app: Sphinx, doctree) -> None:
+    """Put the outputs into the executed notebook beside the pages.
+
+    MyST-NB writes the notebook that it was given, so one that came from the cache has none.
+    """
+    if not is_notebook(app.env, app.env.docname):
+        return
+    path = Path(app.outdir).parent / "jupyter_execute" / f"{app.env.docname}.ipynb"
+    cache = get_cache(app.env.mystnb_config.execution_cache_path)
+    with contextlib.suppress(KeyError):  # not kept in the cache: it has its outputs
+        _, merged = cache.merge_match_into_notebook(nbformat.read(path, as_version=4))
+        nbformat.write(merged, path)
+
+
 def forget_failed_build(app: Sphinx, exception: Exception | None) -> None:
     """Read every page again after a build that failed: its warnings must show again.
 
@@ -128,5 +143,6 @@ def setup(app: Sphinx) -> dict:
     app.add_config_value("kl_lock", str(ROOT / "requirements.txt"), "env")
     app.connect("env-get-outdated", outdated)
     app.connect("source-read", prepare)
+    app.connect("doctree-read", complete_executed)
     app.connect("build-finished", forget_failed_build)
     return {"version": "1", "env_version": 1, "parallel_read_safe": False}

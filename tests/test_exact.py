@@ -907,3 +907,40 @@ def test_equal_gaussians():
     for estimator in (K1, K2, K3, bregman("js"), bregman("tv")):
         m = exact.moments(estimator, pairs.gaussian(0.0, 1.0))
         assert (m.mean, m.variance, m.bias) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", oracles.REGISTERED)
+@pytest.mark.parametrize("spread", [1.0, 1e-4])
+def test_optimal_lambda_is_the_slope_of_the_least_squares_line(name, spread):
+    generator = torch.Generator().manual_seed(3)
+    log_q = torch.randn(6, generator=generator, dtype=torch.float64).log_softmax(-1)
+    noise = spread * torch.randn(6, generator=generator, dtype=torch.float64)
+    pair = pairs.categorical(log_q, (log_q + noise).log_softmax(-1))
+    q = oracles.normalised(pair.log_q.tolist())
+    r = [mp.exp(mpf(l)) for l in pair.log_r.tolist()]
+    f = [oracles.generator(name).f(x) for x in r]
+    mean_f, mean_r = (mp.fsum(map(mp.fmul, q, x)) for x in (f, r))
+    cov = mp.fsum(w * (a - mean_f) * (b - mean_r) for w, a, b in zip(q, f, r, strict=True))
+    var = mp.fsum(w * (b - mean_r) ** 2 for w, b in zip(q, r, strict=True))
+    assert exact.optimal_lambda(name, pair) == pytest.approx(float(-cov / var), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("mean", [0.1, 1.0, 2.0])
+def test_optimal_lambda_of_shifted_gaussians(mean):
+    pair = pairs.gaussian(mean, 1.0)
+    expected = mean**2 / math.expm1(mean**2)
+    assert exact.optimal_lambda("kl_qp", pair) == pytest.approx(expected, rel=1e-9)
+
+
+def test_optimal_lambda_where_q_does_not_cover_p():
+    pair = pairs.categorical(log(0.5, 0.5, 0.0), log(0.2, 0.5, 0.3))
+    # Two points lie on a line, whose slope is −λ.
+    slope = (-math.log(0.4) + math.log(1.0)) / (0.4 - 1.0)
+    assert exact.optimal_lambda("kl_qp", pair) == pytest.approx(-slope, rel=1e-12)
+
+
+def test_optimal_lambda_at_p_equal_q_and_without_a_variance():
+    for name, lam in (("kl_qp", 1.0), ("kl_pq", -1.0), ("hellinger2", 0.0)):
+        assert exact.optimal_lambda(name, pairs.gaussian(0.0, 1.0)) == lam
+    with pytest.raises(InputError, match="finite variance"):
+        exact.optimal_lambda("kl_qp", pairs.gaussian(0.0, 1.5))

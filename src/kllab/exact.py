@@ -228,6 +228,35 @@ def target_value(target: str | Divergence, pair) -> float:
     return _integrate(d.gap, pair)[0]
 
 
+def optimal_lambda(target: str | Divergence, pair) -> float:
+    """λ* = −Cov(f, r) / Var(r), the λ with the least variance of f(r) + λ(r − 1), x ~ q.
+
+    For ``kl_qp`` it is Jeffreys' divergence over χ²(p‖q) where q covers p.  −f'(1) for p = q.
+    From samples instead: :func:`kllab.estimators.optimal_lambda`.  Raises ``InputError`` where the
+    variance of r is infinite.
+
+    Examples
+    --------
+    >>> import kllab
+    >>> round(optimal_lambda("kl_qp", kllab.pairs.gaussian(1.0, 1.0)), 6)  # 1 / (e − 1)
+    0.581977
+    """
+    d = get(target)
+    if _is_categorical(pair):
+        ratio = moments(torch.expm1, pair)
+        mean, variance = ratio.mean, ratio.variance  # a mean below 0 where q does not cover p
+    else:
+        mean, variance = 0.0, target_value("chi2_pq", pair)
+    if not math.isfinite(variance):
+        raise InputError("pair", "a ratio with a finite variance", "an infinite one")
+    if variance == 0:
+        return -d.df1
+    # The gap instead of f: the same λ up to f'(1), without cancellation near r = 1.
+    gap = moments(d.gap, pair).mean
+    covariance = moments(lambda l: (d.gap(l) - gap) * (torch.expm1(l) - mean), pair).mean
+    return -covariance / variance - d.df1
+
+
 def _bias(mean: float, estimator, pair) -> float | None:
     target = getattr(estimator, "target", None)
     if target is None:

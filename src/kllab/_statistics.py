@@ -4,10 +4,10 @@ All in float64, a tile of a row at a time: what a row takes does not grow with i
 installed, the CPU has the same sums as one loop (``_native.statistics``) for rows without
 infinities; the functions here know every limit, and run on every device.
 
-Both write q and p as B and B e^{−t}, with B the larger of the two and t = |log r|, so that nothing
-overflows, and both sum what each token costs (its gap above the tangent), so that nothing cancels
-between tokens.  exp2, sinh and log2 stand for exp, expm1 and log1p, since torch hands those to a
-library that starts threads for the smallest tile.
+Both sum what each token costs (its gap above the tangent), so that nothing cancels between tokens.
+Here q and p are B and B e^{−t}, with B the larger of the two and t = |log r|, so that nothing
+overflows.  exp2, sinh and log2 stand for exp, expm1 and log1p, since torch hands those to a library
+that starts threads for the smallest tile.
 """
 
 from __future__ import annotations

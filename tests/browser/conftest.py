@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from browser import HINT, chromium, find_chromium
-from harness import Opener
+from cases import CASES, Case
+from harness import Opener, publish
 from serve import serving
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
@@ -61,7 +62,17 @@ def chrome():
         yield running
 
 
-# --- pages with one browser figure; a file of tests defines `figure_site`, their folder -----------
+# --- pages with one browser figure; a file of tests for one figure overrides `figure` -------------
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def figure(request) -> Case:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def figure_site(figure, tmp_path_factory) -> Path:
+    return publish(tmp_path_factory.mktemp("site"), figure.make())
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -32,14 +31,22 @@ def page_html(body: str, *, script: str = '<script defer src="explorables.js"></
     )
 
 
-def publish(folder: Path, pages: Mapping[str, str]) -> Path:
-    """Writes the pages and both bundles into a folder."""
+def publish(folder: Path, figure: explorables.Explorable) -> Path:
+    """Writes both bundles and the pages that the tests of a figure open into a folder."""
     for bundle in (BOOK_BUNDLE, explorables.SCRIPT):
         if not bundle.is_file():
             pytest.fail(f"{bundle.relative_to(ROOT)} is missing: run `npm run build`")
     shutil.copy(BOOK_BUNDLE, folder / "explorables.js")
     shutil.copy(explorables.SCRIPT, folder / "live.js")
-    (folder / "index.html").write_text(page_html(""), encoding="utf-8")  # what a server asks for
+    element, tall = figure.element(), '<p class="tall">Text.</p>'
+    pages = {
+        "index": page_html(""),  # what a server asks for
+        "one": page_html(f'{element}<h2 id="later">Later</h2>{tall}'),
+        "two": page_html(element * 2),
+        "far": page_html(f"{tall}{element}{tall}"),
+        "live": page_html(figure._repr_html_(), script=""),
+        "model": page_html('<div id="here"></div>', script=""),
+    }
     for name, html in pages.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
     return folder
@@ -98,6 +105,56 @@ def drawn(page) -> list[str]:
 
 def query_state(url: str, key: str) -> str:
     return parse_qs(urlsplit(url).query).get(key, [""])[0]
+
+
+def state(page) -> dict:
+    """The state of the only figure on a page."""
+    return page.locator("[data-lm-suppress-shortcuts]").evaluate("e => e.state")
+
+
+def table(page) -> list[str]:
+    """The rows of the table of numbers, cells parted by tabs."""
+    settle(page)
+    return page.locator(".numbers tbody tr").all_inner_texts()
+
+
+def handle_selector(label: str) -> str:
+    return f'.handle[aria-label="{label}"]'
+
+
+def reads(page, selector: str) -> float:
+    """The value of a handle or of a slider."""
+    settle(page)
+    text = page.locator(selector).evaluate("e => e.getAttribute('aria-valuenow') ?? e.value")
+    return float(text)
+
+
+def put(page, selector: str, text: str):
+    """Fills in a field, chooses from a list, or presses a button or a box."""
+    field = page.locator(selector)
+    kind = field.evaluate("e => e.type")
+    if kind in ("button", "checkbox"):
+        field.click()
+    elif kind == "select-one":
+        field.select_option(text)
+    else:
+        field.fill(text)
+        field.press("Tab")
+
+
+def grip(page, selector: str) -> tuple[float, float]:
+    """Where to take hold of a handle or of a slider."""
+    settle(page)
+    where = page.locator(selector).evaluate(
+        """e => {
+          const knob = e.querySelector('.knob');
+          const { left, width, top, height } = (knob ?? e).getBoundingClientRect();
+          const along = knob ? 0.5 : (e.value - e.min) / (e.max - e.min);
+          const inset = knob ? 0 : 8;  // half a slider's thumb
+          return [left + inset + along * (width - 2 * inset), top + height / 2];
+        }"""
+    )
+    return tuple(where)
 
 
 def wait_for_state(page, pattern: str) -> str:

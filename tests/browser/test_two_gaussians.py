@@ -1,226 +1,62 @@
-"""``<kl-two-gaussians>`` in a real browser: a page of its own, over http and from a file."""
+"""What only ``<kl-two-gaussians>`` does, and what the kit does once for all figures."""
 
 from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from harness import (
-    assert_accessible,
-    assert_fits,
-    drawn,
-    layout_shift,
-    overlapping_labels,
-    page_html,
-    publish,
-    query_state,
-    settle,
-    touch,
-    wait_for_state,
-)
-
-from kllab import explorables
+from cases import TWO_GAUSSIANS
+from harness import grip, handle_selector, reads, settle, wait_for_state
 
 pytestmark = pytest.mark.browser
 
-KEY = "fig-two-gaussians"
+KEY = TWO_GAUSSIANS.key
+MEAN, SCALE = handle_selector("mean of p"), handle_selector("scale of p")
 
 
 @pytest.fixture(scope="module")
-def figure_site(tmp_path_factory) -> Path:
-    """A folder with the bundles and the pages that the tests open."""
-    figure = explorables.two_gaussians()
-    element = figure.element()
-    return publish(
-        tmp_path_factory.mktemp("site"),
-        {
-            "one": page_html(f'{element}<h2 id="later">Later</h2><p class="tall">After.</p>'),
-            "two": page_html(element + element.replace('mean="0.6"', 'mean="-1"')),
-            "far": page_html(f'<p class="tall">Before.</p>{element}<p class="tall">After.</p>'),
-            "live": page_html(figure._repr_html_(), script=""),
-            "model": page_html('<div id="here"></div>', script=""),
-        },
-    )
-
-
-def handle(page, name: str):
-    return page.get_by_role("slider", name=f"{name} of p").and_(page.locator("g"))
-
-
-def value(page, name: str) -> float:
-    settle(page)
-    return float(handle(page, name).get_attribute("aria-valuenow"))
-
-
-def centre(page, name: str) -> tuple[float, float]:
-    settle(page)
-    box = handle(page, name).locator(".knob").bounding_box()
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def table(page) -> list[str]:
-    settle(page)
-    return page.locator(".numbers tbody td").all_inner_texts()
-
-
-def state_in(url: str) -> str:
-    return query_state(url, KEY)
-
-
-# --- the default state ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_opens_with_its_point_made(open_page, theme):
-    page = open_page("one", theme=theme)
-    reading = page.get_by_role("status").inner_text()
-    assert "k1 is right on average but falls below 0 in 10\u00a0% of runs" in reading
-    assert "k2 is 35\u00a0% too high" in reading
-    assert (
-        page.locator(".panel-distributions .panel-title")
-        .inner_text()
-        .startswith("Averages of 200 runs")
-    )
-    assert page.locator("svg.plot").count() == 4
-    assert page.url.count("?") == 0
-
-
-def test_dark_and_light_follow_the_page_as_it_changes(open_http):
-    page = open_http("one")
-
-    def ink() -> str:
-        return page.locator(".figure").evaluate("e => getComputedStyle(e).color")
-
-    assert ink() == "rgb(27, 27, 27)"
-    page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    assert ink() == "rgb(228, 228, 228)"
-    # JupyterLab says it on the body; no theme at all leaves it to the system.
-    page.evaluate("delete document.documentElement.dataset.theme")
-    page.evaluate("document.body.dataset.jpThemeLight = 'false'")
-    assert ink() == "rgb(228, 228, 228)"
-    page.evaluate("delete document.body.dataset.jpThemeLight")
-    assert ink() == "rgb(27, 27, 27)"
-    page.emulate_media(color_scheme="dark")
-    assert ink() == "rgb(228, 228, 228)"
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
-@pytest.mark.parametrize("query", ["", f"?{KEY}=scale:1.8,runs:1000,show:k1%2Bk3"])
-def test_no_axe_violation(open_http, theme, width, query):
-    page = open_http("one", query, theme=theme, viewport={"width": width, "height": 800})
-    assert_accessible(page)
-
-
-@pytest.mark.parametrize("width", [320, 360, 700, 1280])
-def test_nothing_overflows_and_targets_are_large_enough(open_http, width):
-    query = f"?{KEY}=mean:-0.1,scale:1,n:1024"
-    page = open_http("one", query, viewport={"width": width, "height": 800})
-    assert_fits(page, width)
-    wide = page.locator(".figure").evaluate("e => e.classList.contains('wide')")
-    assert wide == (width >= 700)
-
-
-def test_no_two_labels_overlap(open_http):
-    for query in ["", "mean:0.1,scale:1", "mean:2.5,scale:0.4,n:1", "mean:-1,scale:2,n:1024"]:
-        page = open_http("one", f"?{KEY}={query}", viewport={"width": 360, "height": 800})
-        assert overlapping_labels(page) == [], query
-
-
-@pytest.mark.parametrize("width", [360, 660, 1280])
-def test_the_page_does_not_jump(open_http, width):
-    page = open_http("one", started=False, viewport={"width": width, "height": 900})
-    assert layout_shift(page) < 0.05
+def figure():
+    return TWO_GAUSSIANS
 
 
 # --- dragging ---------------------------------------------------------------------------------
 
 
-def test_the_mouse_drags_the_peak_and_the_flank(open_page):
+def test_the_flank_follows_the_mouse_without_a_jump(open_page):
     page = open_page("one")
-    x, y = centre(page, "mean")
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x - 30, y + 5, steps=4)
-    page.mouse.move(x - 60, y + 40, steps=4)
-    page.mouse.up()
-    mean = value(page, "mean")
-    assert -1.6 < mean < -0.6
-    assert page.locator(".control-mean .value").inner_text() == f"{mean:.2f}".replace("-", "−")
-    assert page.locator(".control-mean input").input_value() == f"{mean:g}"
-
-    x, y = centre(page, "scale")
+    x, y = grip(page, SCALE)
     page.mouse.move(x + 3, y)  # off centre: the curve must not jump under the pointer
     page.mouse.down()
     page.mouse.move(x + 4, y)
-    assert abs(value(page, "scale") - 0.9) <= 0.05
+    assert abs(reads(page, SCALE) - 0.9) <= 0.05
     page.mouse.move(x + 33, y, steps=4)
     page.mouse.up()
-    scale = value(page, "scale")
+    scale = reads(page, SCALE)
     assert 1.5 < scale <= 2
+    assert page.locator(".control-scale .value").inner_text() == f"{scale:.2f}"
+    assert page.locator(".control-scale input").input_value() == f"{scale:g}"
     page.mouse.move(x - 60, y)  # released: nothing follows any more
-    assert value(page, "scale") == scale
+    assert reads(page, SCALE) == scale
     page.get_by_text("variance is infinite").wait_for()
 
 
-def test_a_finger_drags_sideways_and_still_scrolls_the_page(open_http):
-    page = open_http("one", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
-    handle(page, "mean").scroll_into_view_if_needed()
-    cdp = page.context.new_cdp_session(page)
-    x, y = centre(page, "mean")
-    touch(cdp, "touchStart", (x + 8, y + 8))  # beside the knob, within its reach
-    for step in range(1, 9):
-        touch(cdp, "touchMove", (x + 8 - 6 * step, y + 8))
-    touch(cdp, "touchEnd")
-    dragged = value(page, "mean")
-    assert dragged < 0
-    before = page.evaluate("scrollY")
-
-    x, y = centre(page, "mean")
-    touch(cdp, "touchStart", (x, y))
-    for step in range(1, 13):
-        touch(cdp, "touchMove", (x, y - 12 * step))
-    touch(cdp, "touchEnd")
-    page.wait_for_function("before => scrollY > before", arg=before)
-    assert value(page, "mean") == dragged
-
-
-def test_the_keyboard_reaches_and_moves_everything(open_page):
+def test_keys_move_by_a_step_and_by_ten(open_page):
     page = open_page("one")
-    page.locator("main h1").click()
-    order = []
-    for _ in range(13):
-        page.keyboard.press("Tab")
-        order.append(
-            page.evaluate(
-                "() => { const e = document.activeElement.shadowRoot.activeElement;"
-                " return e.getAttribute('aria-label') || e.name || e.value || e.textContent; }"
-            )
-        )
-    assert order == [
-        *("mean", "scale", "k1", "k2", "k3", "scale of p", "mean of p", "n", "seed"),
-        *("Draw one run of 16", "Draw 100 runs", "Reset", "Copy link"),
-    ]
-
-    handle(page, "mean").focus()
+    page.locator(MEAN).focus()
     page.keyboard.press("ArrowRight")
-    assert value(page, "mean") == pytest.approx(0.65)
+    assert reads(page, MEAN) == pytest.approx(0.65)
     # Three keys within one frame are three steps.
-    handle(page, "mean").evaluate(
+    page.locator(MEAN).evaluate(
         "e => { for (const key of ['ArrowLeft', 'ArrowLeft', 'ArrowUp'])"
         " e.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true })); }"
     )
-    assert value(page, "mean") == pytest.approx(0.6)
+    assert reads(page, MEAN) == pytest.approx(0.6)
     page.keyboard.press("Shift+ArrowLeft")
-    assert value(page, "mean") == pytest.approx(0.1)
-    page.keyboard.press("End")
-    handle(page, "scale").focus()
-    page.keyboard.press("Home")
-    url = wait_for_state(page, "mean:2.5,scale:0.4")
-    assert state_in(url) == "mean:2.5,scale:0.4"
+    assert reads(page, MEAN) == pytest.approx(0.1)
+    page.keyboard.press("Shift+ArrowLeft")
+    settle(page)
+    assert page.locator(".control-mean .value").inner_text() == "−0.40"
 
     page.locator(".control-n input").focus()
     page.keyboard.press("ArrowRight")
@@ -252,15 +88,19 @@ def test_toggles_keep_at_least_one_line(open_http):
 # --- drawing ----------------------------------------------------------------------------------
 
 
+def title(page) -> str:
+    settle(page)
+    return page.locator(".panel-distributions .panel-title").inner_text()
+
+
 def test_with_reduced_motion_the_result_is_there_at_once(open_page):
     page = open_page("one")
+    assert title(page).startswith("Averages of 200 runs")
     page.get_by_role("button", name="Draw 100 runs").click()
-    settle(page)
-    assert "300 runs" in page.locator(".panel-distributions .panel-title").inner_text()
+    assert "300 runs" in title(page)
     before = page.locator(".panel-running svg").get_attribute("aria-label")
     page.get_by_role("button", name="Draw one run of 16").click()
-    settle(page)
-    assert "301 runs" in page.locator(".panel-distributions .panel-title").inner_text()
+    assert "301 runs" in title(page)
     assert page.locator(".panel-running svg").get_attribute("aria-label") != before
 
 
@@ -317,47 +157,7 @@ def test_a_thousand_runs_is_the_most(open_http):
     page.get_by_role("button", name="Draw 100 runs").wait_for()
 
 
-def test_nothing_is_drawn_until_the_figure_is_near(open_http):
-    page = open_http("far", started=False)
-    page.wait_for_function("!!customElements.get('kl-two-gaussians')")
-    assert page.locator("svg.plot").count() == 0
-    assert page.locator("kl-two-gaussians img").is_visible()
-    page.evaluate("scrollTo(0, 2400)")
-    page.locator("svg.plot").first.wait_for()
-    assert not page.locator("kl-two-gaussians img").is_visible()
-
-
-# --- the link ---------------------------------------------------------------------------------
-
-
-def test_a_link_brings_everybody_to_the_same_picture(open_page):
-    page = open_page("one")
-    page.locator(".control-mean input").fill("1.2")
-    page.locator(".control-n input").fill("3")
-    page.locator(".control-seed input").fill("77")
-    page.locator(".control-seed input").press("Enter")
-    page.get_by_role("checkbox", name="k2").uncheck()
-    page.get_by_role("button", name="Draw one run of 8").click()
-    url = wait_for_state(page, "runs:201")
-    assert state_in(url) == "mean:1.2,n:8,seed:77,runs:201,show:k1+k3"
-
-    query = "?" + urlsplit(url).query
-    other = open_page("one", f"{query}#{KEY}")
-    assert table(other) == table(page)
-    assert drawn(other) == drawn(page)
-    top = other.locator("kl-two-gaussians").evaluate("e => e.getBoundingClientRect().top")
-    assert abs(top) < 2
-
-
-def test_section_anchors_and_other_parameters_are_left_alone(open_page):
-    page = open_page("one", "?highlight=kl#later")
-    assert page.locator("#later").evaluate("e => e.getBoundingClientRect().top") < 900
-    page.locator(".control-mean input").fill("1")
-    url = wait_for_state(page, "mean:1")
-    assert urlsplit(url).fragment == "later"
-    assert urlsplit(url).query == f"highlight=kl&{KEY}=mean:1"
-    page.get_by_role("button", name="Reset").click()
-    page.wait_for_function("() => location.search === '?highlight=kl'")
+# --- the kit: links, and a host's model ---------------------------------------------------------
 
 
 def test_back_and_forward_bring_the_state_along(open_http):
@@ -367,34 +167,7 @@ def test_back_and_forward_bring_the_state_along(open_http):
     page.evaluate("history.pushState(null, '', location.pathname)")
     page.go_back()
     page.wait_for_function("() => location.search.includes('mean:1')")
-    assert value(page, "mean") == 1
-
-
-def test_two_figures_do_not_share_a_parameter(open_http):
-    page = open_http("two")
-    page.locator("kl-two-gaussians").nth(1).scroll_into_view_if_needed()
-    second = page.locator("kl-two-gaussians").nth(1)
-    second.locator(".control-scale input").fill("1.5")
-    wait_for_state(page, "scale:1.5")
-    assert urlsplit(page.url).query == f"{KEY}-2=scale:1.5"
-    states = page.locator("kl-two-gaussians").evaluate_all("all => all.map(e => e.state.scale)")
-    assert states == [0.9, 1.5]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "mean:NaN,n:-1,show:none",
-        "mean:%3Cimg%20src=x%20onerror=alert(1)%3E",
-        "__proto__:1,constructor:2",
-        "%E0%A4%A",
-        "," * 3000,
-    ],
-)
-def test_a_hostile_link_changes_nothing(open_http, text):
-    plain = table(open_http("one"))
-    page = open_http("one", f"?{KEY}={text}&other=%E0%A4%A")
-    assert table(page) == plain
+    assert reads(page, MEAN) == 1
 
 
 def test_copy_link(open_http):
@@ -412,42 +185,6 @@ def test_where_copying_is_refused_the_link_is_shown(open_http):
     field = page.get_by_role("textbox", name="Link to this state")
     field.wait_for()
     assert field.input_value().endswith(f"one.html#{KEY}")
-
-
-# --- without the script, on paper, and live ---------------------------------------------------
-
-
-def test_the_picture_shows_without_scripts(open_page):
-    page = open_page("one", java_script_enabled=False, started=False)
-    assert page.get_by_role("img", name=re.compile("^Left: the densities")).is_visible()
-    assert page.get_by_text("k2 is 35 % too high").is_visible()
-
-
-def test_paper_shows_the_picture(open_page):
-    page = open_page("one")
-    picture = page.locator("kl-two-gaussians img")
-    assert not picture.is_visible()
-    page.emulate_media(media="print")
-    assert picture.is_visible()
-    assert not page.locator(".figure").is_visible()
-    # The height that was reserved for the figure is not left as a hole.
-    heights = page.locator("kl-two-gaussians").evaluate(
-        "e => [e.offsetHeight, e.querySelector('figure').offsetHeight]"
-    )
-    assert heights[0] <= heights[1] + 40
-
-
-def test_live_output_starts_and_leaves_the_address_alone(open_page):
-    page = open_page("live")
-    before = page.url
-    page.locator(".control-mean input").fill("1")
-    assert value(page, "mean") == 1
-    page.wait_for_timeout(600)  # longer than the address writer waits
-    assert page.url == before
-    assert page.get_by_role("button", name="Copy link").count() == 0
-    # JupyterLab takes single keys for commands unless the element says that it needs them.
-    element = page.locator("kl-two-gaussians")
-    assert element.get_attribute("data-lm-suppress-shortcuts") == "true"
 
 
 def test_the_module_renders_for_a_model(open_http):
@@ -471,7 +208,7 @@ def test_the_module_renders_for_a_model(open_http):
         }"""
     )
     page.locator(".densities .handle").first.wait_for()
-    assert value(page, "mean") == 1
+    assert reads(page, MEAN) == 1
     page.evaluate("model.change('mean', -0.5)")
     page.wait_for_function("document.querySelector('kl-two-gaussians').state.mean === -0.5")
     page.locator(".control-n input").fill("5")

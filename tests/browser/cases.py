@@ -1,0 +1,198 @@
+"""What the tests of every browser figure need to know about each of them.
+
+A figure with a `Case` here passes `test_figures.py`; what only one figure does has a file of its
+own.  Selectors are CSS and look into the figure's shadow root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness import handle_selector
+
+from kllab import explorables
+
+
+@dataclass(frozen=True)
+class Drag:
+    """Something to move sideways: its selector, by how many pixels, what its value becomes."""
+
+    grip: str
+    by: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    make: Callable[[], explorables.Explorable]
+    says: tuple[str, ...]  # in the default state
+    plots: int
+    picture: str  # how the text alternative of the static picture begins
+    caption: str  # words of its caption
+    stops: tuple[str, ...]  # what the Tab key reaches, in order
+    keys: tuple[tuple[str, str], ...]  # (selector, key), pressed one after the other
+    keyed: str  # the link's text afterwards
+    mouse: Drag  # on a page of 1280 px
+    finger: Drag  # on one of 360 px
+    again: str  # the button that draws anew
+    change: tuple[tuple[str, str], ...]  # (selector, what to put there), see `put`
+    changed: str  # the link's text afterwards
+    hostile: str  # a link that is wrong in the figure's own terms
+    beyond: tuple[str, Mapping[str, object]]  # a link out of range, and the state that it gives
+    full: str  # a link to a state with much on the screen
+    crowded: tuple[str, ...]  # links to states where labels come close; the last is the widest
+    model: Mapping[str, object]  # values of a host's model
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def tag(self) -> str:
+        return f"kl-{self.name}"
+
+    @property
+    def key(self) -> str:
+        """The figure's id, which is its parameter in a link."""
+        return f"fig-{self.name}"
+
+
+def slider(name: str) -> str:
+    return f".control-{name} input"
+
+
+TWO_GAUSSIANS = Case(
+    name="two-gaussians",
+    make=explorables.two_gaussians,
+    says=(
+        "k1 is right on average but falls below 0 in 10\u00a0% of runs",
+        "k2 is 35\u00a0% too high",
+    ),
+    plots=4,
+    picture="Left: the densities",
+    caption="k2 is 35 % too high",
+    stops=(
+        *("mean", "scale", "k1", "k2", "k3", "scale of p", "mean of p", "n", "seed"),
+        *("Draw one run of 16", "Draw 100 runs", "Reset", "Copy link"),
+    ),
+    keys=(
+        (handle_selector("mean of p"), "End"),
+        (handle_selector("scale of p"), "Home"),
+        (slider("n"), "ArrowRight"),
+    ),
+    keyed="mean:2.5,scale:0.4,n:32",
+    mouse=Drag(handle_selector("mean of p"), -60, -1.6, -0.6),
+    finger=Drag(handle_selector("mean of p"), -48, -2.4, 0),
+    again="Draw 100 runs",
+    change=(
+        (slider("mean"), "1.2"),
+        (slider("n"), "3"),
+        (slider("seed"), "77"),
+        ("input[value=k2]", ""),
+        ("button:text('Draw one run')", ""),
+    ),
+    changed="mean:1.2,n:8,seed:77,runs:201,show:k1+k3",
+    hostile="mean:NaN,n:-1,show:none",
+    beyond=(
+        "mean:-9,scale:1e300,n:1e9,seed:1e99,runs:-3,show:k3+k9",
+        {"mean": -2.5, "scale": 2, "n": 1024, "seed": 2**32 - 1, "runs": 0, "show": ["k3"]},
+    ),
+    full="scale:1.8,runs:1000,show:k1%2Bk3",
+    crowded=(
+        *("", "mean:0.1,scale:1", "mean:2.5,scale:0.4,n:1"),
+        *("mean:-1,scale:2,n:1024", "mean:-0.1,scale:1,n:1024"),
+    ),
+    model={"mean": 1, "n": 4},
+)
+
+TANGENT_LINE = Case(
+    name="tangent-line",
+    make=explorables.tangent_line,
+    says=(
+        "curve lies 0.584 above the line",
+        "no sample is ever below 0, and the variance of one sample is 0.718",
+        "λ* = 0.582 has 42\u00a0% less variance, with 24\u00a0% of samples below 0",
+    ),
+    plots=3,
+    picture="Left: the curve",
+    caption="at λ* = 0.582 it is 0.418",
+    stops=(
+        *("f", "r", "mean", "r on the curve", "lambda", "λ = 0", "tangent"),
+        *("least variance, λ*", "λ on the parabola", "New samples", "Reset", "Copy link"),
+    ),
+    keys=(
+        (handle_selector("r on the curve"), "ArrowLeft"),
+        (handle_selector("r on the curve"), "ArrowLeft"),
+        (handle_selector("λ on the parabola"), "ArrowLeft"),
+        (".control-f select", "ArrowDown"),
+        ("button:text('New samples')", "Enter"),
+    ),
+    keyed="f:kl_pq,lambda:0.99,r:2.4,seed:2",
+    mouse=Drag(handle_selector("λ on the parabola"), -100, 0.2, 0.6),
+    finger=Drag(handle_selector("λ on the parabola"), -48, 0.2, 0.9),
+    again="New samples",
+    change=(
+        (slider("mean"), "0.5"),
+        (".control-f select", "jeffreys"),
+        ("button:text('least variance')", ""),
+    ),
+    changed="f:jeffreys,mean:0.5,lambda:best",
+    hostile="f:nope,lambda:NaN,r:-,mean:",
+    beyond=(
+        "f:constructor,lambda:1e300,r:1e300,mean:-5,seed:-1",
+        {"f": "kl_qp", "lambda": 1e5, "r": 4, "mean": 0.1, "seed": 0},
+    ),
+    full="f:chi2_pq,lambda:-4,mean:1.5",
+    crowded=(
+        *("", "lambda:0,r:4", "mean:0.1,lambda:0.5", "f:chi2_pq,lambda:best,mean:2,r:0.05"),
+        *("f:tv,lambda:best,r:0.5", "f:js,r:3.9,lambda:-0.3", "f:chi2_pq,lambda:3,mean:2"),
+    ),
+    model={"f": "js", "lambda": "best"},
+)
+
+VOCABULARY = Case(
+    name="vocabulary",
+    make=explorables.vocabulary,
+    says=(
+        "KL(q‖p) is 0.598 nats",
+        "q draws ranks from 1,024 on in 0.1\u00a0% of its samples",
+        "95\u00a0% of k3’s variance and 4.9\u00a0% of k1’s",
+        "one token, rank 347, carries 44\u00a0% of the k3 mean",
+    ),
+    plots=5,
+    picture="Left: what each octave",
+    caption="95 % of k3’s",
+    stops=(
+        *("temperature", "noise", "top", "n", "seed"),
+        *("Next sample of 64", "Reset", "Copy link"),
+    ),
+    keys=(
+        (slider("temperature"), "ArrowRight"),
+        (slider("noise"), "Home"),
+        (slider("top"), "ArrowLeft"),
+        (slider("n"), "End"),
+        ("button:text('Next sample of 4,096')", "Enter"),
+    ),
+    keyed="temperature:0.65,top:0.99,noise:0,n:4096,sample:2",
+    mouse=Drag(slider("temperature"), 50, 0.9, 1.3),
+    finger=Drag(slider("top"), -120, 0.7, 0.9),
+    again="Next sample of 64",
+    change=((slider("temperature"), "0.8"), (slider("top"), "0.97"), (slider("seed"), "77")),
+    changed="temperature:0.8,top:0.97,seed:77",
+    hostile="temperature:NaN,top:-,noise:,n:none",
+    beyond=(
+        "temperature:0,top:-1,noise:1e300,n:1e9,sample:-3,seed:1e99",
+        {"temperature": 0.5, "top": 0.5, "noise": 1, "n": 4096, "seed": 2**32 - 1, "sample": 1},
+    ),
+    full="temperature:0.8,top:0.95,n:1024",
+    crowded=(
+        *("", "temperature:1,noise:0", "temperature:1,noise:0,top:0.9", "temperature:1,noise:0.05"),
+        *("temperature:1.5,noise:1,n:4096", "temperature:0.5,noise:1,n:1"),
+        "temperature:0.5,noise:1,n:4096",
+    ),
+    model={"temperature": 1, "n": 16},
+)
+
+CASES = (TWO_GAUSSIANS, TANGENT_LINE, VOCABULARY)

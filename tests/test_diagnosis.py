@@ -927,8 +927,10 @@ def test_reports_can_be_read_by_people_and_by_programs():
         assert lines[0].startswith("healthy: " if d.healthy else f"found {', '.join(d.codes)}: ")
         assert f"{d.tokens:,} tokens in {d.sequences:,} sequences" in lines[0]
         assert "nan" not in str(d)
+        assert max(map(len, lines)) <= 98
+        text = " ".join(str(d).split())
         for f in d.findings:
-            assert f.sentence in str(d)
+            assert f"- {f.code}: {f.sentence} instead: {f.instead}" in text
             assert f.instead == INSTEAD[f.code]
             assert f.sentence.endswith(".")
         page = d._repr_html_()

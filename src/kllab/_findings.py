@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 SCHEMA = 1
 """Version of what ``to_dict`` returns; it changes when a key changes its meaning or goes."""
@@ -84,9 +84,6 @@ class Finding:
     numbers: Mapping[str, object]
     instead: str
 
-    def __str__(self) -> str:
-        return f"{self.code}: {self.sentence} {self.instead}"
-
 
 def advice(code: str, usage: str, claim: str, *, moves_q: bool) -> str:
     """What to write instead, for a finding of an audit whose function is meant to be ``claim``.
@@ -105,12 +102,12 @@ def advice(code: str, usage: str, claim: str, *, moves_q: bool) -> str:
 
 
 def plain(value):
-    """The same with NaN and infinities as strings, and only dicts, lists, strings and numbers.
+    """The same, dataclasses too, as dicts, lists, strings and numbers; NaN and infinities as text.
 
     >>> plain({"share": math.inf, "region": (-3.0, 3)})
     {'share': 'inf', 'region': [-3.0, 3]}
     """
-    if isinstance(value, Finding):
+    if is_dataclass(value):
         value = vars(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

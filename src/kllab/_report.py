@@ -1,12 +1,49 @@
-"""An audit's report as text and HTML."""
+"""Audits and diagnoses as text and HTML: a verdict, rows of a label and a text, findings."""
 
 from __future__ import annotations
 
 import html
 import math
 import textwrap
+from collections.abc import Sequence
+
+from kllab._findings import Finding
 
 WIDTH = 98
+_HANGING = {"subsequent_indent": "  "}
+Rows = Sequence[tuple[str, str]]
+
+
+def as_text(verdict: str, rows: Rows, findings: Sequence[Finding]) -> str:
+    """A screen of text, the verdict first."""
+    lines = textwrap.wrap(verdict, WIDTH, subsequent_indent="  ")
+    wide = max(len(label) for label, _ in rows) + 1
+    for label, text in rows:
+        row, below = f"  {label:<{wide}}{text}", " " * (wide + 2)
+        lines += textwrap.wrap(row, WIDTH, subsequent_indent=below)
+    for found in findings:
+        said = f"- {found.code}: {found.sentence}", f"  instead: {found.instead}"
+        lines += [line for text in said for line in textwrap.wrap(text, WIDTH, **_HANGING)]
+    return "\n".join(lines)
+
+
+def as_html(verdict: str, rows: Rows, findings: Sequence[Finding], figure: str = "") -> str:
+    """The text's content, with a figure, which is HTML already."""
+    cells = "".join(
+        f"<tr><th>{html.escape(label)}</th><td>{html.escape(text)}</td></tr>"
+        for label, text in rows
+    )
+    notes = "".join(
+        f"<li><code>{html.escape(found.code)}</code> {html.escape(found.sentence)}"
+        f"<br><em>Instead:</em> {html.escape(found.instead)}</li>"
+        for found in findings
+    )
+    head = f"<p><strong>{html.escape(verdict)}</strong></p>"
+    return f"<div>{head}<table>{cells}</table>{figure}<ul>{notes}</ul></div>"
+
+
+# --- an audit's ---------------------------------------------------------------------------------
+
 _ANSWER = {True: "agrees", False: "differs", None: "not judged"}
 
 
@@ -41,7 +78,7 @@ def verdict(report) -> str:
     return f"{_ANSWER[report.agrees]}{only}: {report.name} as {report.usage}: {what}{claim}"
 
 
-def _line(label: str, part) -> str:
+def _part(part) -> str:
     text = words(part.terms) or part.verdict.replace("_", " ")
     if part.why:
         text += f": {part.why}"
@@ -49,72 +86,49 @@ def _line(label: str, part) -> str:
         low, high = part.region
         text += f"  (q {part.q}, p {part.p}"
         text += f"; log r in [{low:.4g}, {high:.4g}])" if math.isfinite(low) else ")"
-    return f"{label:<9}{text}"
+    return text
 
 
-def rows(report) -> list[str]:
-    """The lines between verdict and findings."""
-    lines = [_line("value", report.value), _line("gradient", report.gradient)]
+def rows(report) -> list[tuple[str, str]]:
+    """What stands between an audit's verdict and its findings."""
+    value, gradient = _part(report.value), _part(report.gradient)
     if report.non_negative is False and report.usage == "metric":
-        lines[0] += ", single values may be negative"
+        value += ", single values may be negative"
     if report.detached:
-        lines[1] += ", not the derivative of the value: something is detached"
+        gradient += ", not the derivative of the value: something is detached"
+    found = [("value", value), ("gradient", gradient)]
     if report.aggregation not in (None, "token"):
-        text = f"{'tokens':<9}{report.aggregation}"
+        text = report.aggregation
         if report.nothing_kept:
             text += f"; with nothing kept: {report.nothing_kept}"
         elif "mask" not in report.roles:
             text += "; it takes no mask, so padding would count"
-        lines.append(text)
+        found.append(("tokens", text))
     if report.padding:
-        lines.append(f"{'mask':<9}{report.padding} is taken as true where there is padding")
+        found.append(("mask", f"{report.padding} is taken as true where there is padding"))
     if report.taken:
-        lines.append(f"{'roles':<9}taken as: {report.taken}; names=(...) says it")
+        found.append(("roles", f"taken as: {report.taken}; names=(...) says it"))
     for label, row in report.cases.items():
         if label in ("three tokens", "dropped token"):
             beside = f", exact {row['divergence']:.5g}" if "divergence" in row else ""
-            lines.append(f"{'mean':<9}{row['mean']:.5g}{beside}  ({label})")
-    return lines
+            found.append(("mean", f"{row['mean']:.5g}{beside}  ({label})"))
+    return found
 
 
-def as_text(report) -> str:
-    """A screen of text."""
-    lines = textwrap.wrap(verdict(report), WIDTH, subsequent_indent="  ")
-    for line in rows(report):
-        lines += textwrap.wrap(line, WIDTH, initial_indent="  ", subsequent_indent=" " * 11)
-    for found in report.findings:
-        lines += textwrap.wrap(
-            f"{found.code}: {found.sentence}", WIDTH, initial_indent="- ", subsequent_indent="  "
-        )
-        lines += textwrap.wrap(
-            f"instead: {found.instead}", WIDTH, initial_indent="  ", subsequent_indent="  "
-        )
-    return "\n".join(lines)
-
-
-# --- HTML -------------------------------------------------------------------------------------
+# --- its figure ---------------------------------------------------------------------------------
 
 _WIDTH, _HEIGHT, _BELOW = 420, 180, 22
 _INK = {"value": ("#3b8fd6", "none"), "weight": ("#d9722b", "6 3")}
 _TOP = 6.0
 
 
-def as_html(report) -> str:
-    """The text's content with a small figure; colours that read on light and dark."""
-    found = "".join(
-        f"<li><code>{html.escape(f.code)}</code> {html.escape(f.sentence)}"
-        f"<br><em>Instead:</em> {html.escape(f.instead)}</li>"
-        for f in report.findings
-    )
-    lines = "".join(f"<div>{html.escape(line.strip())}</div>" for line in rows(report))
-    return (
-        f'<div class="kllab-audit"><p><strong>{html.escape(verdict(report))}</strong></p>'
-        f"{lines}{_figure(report) if report.curve else ''}<ul>{found}</ul></div>"
-    )
+def figure(report) -> str:
+    """Value, and weight on the score, against log r; clamped stretches are shaded.
 
-
-def _figure(report) -> str:
-    """Value, and weight on the score, against log r; clamped stretches are shaded."""
+    Colours read on light and dark.  Nothing where nothing was drawn.
+    """
+    if not report.curve:
+        return ""
     l = report.curve["log_r"]
     low, high = l[0], l[-1]
 

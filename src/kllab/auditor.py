@@ -35,7 +35,7 @@ from kllab import _scan
 from kllab._findings import CODES, SCHEMA, Finding, advice, plain
 from kllab._look import LAWS, NO_DIFFERENCE, NOWHERE, Look, Part, column, frames
 from kllab._probe import Binding, Probe, Refused, aggregation, bind
-from kllab._report import as_html, as_text, words
+from kllab._report import as_html, as_text, figure, rows, verdict, words
 from kllab.checks import InputError
 from kllab.divergences import get
 
@@ -143,14 +143,13 @@ class AuditReport:
     def to_dict(self) -> dict:
         """Everything but methods, ready for JSON; inf and NaN are text.  "schema" is a version."""
         content = {key: value for key, value in vars(self).items() if key != "curve"}
-        content |= {"value": vars(self.value), "gradient": vars(self.gradient)}
         return plain({"schema": SCHEMA, "agrees": self.agrees, **content})
 
     def __str__(self) -> str:
-        return as_text(self)
+        return as_text(verdict(self), rows(self), self.findings)
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return as_html(verdict(self), rows(self), self.findings, figure(self))
 
 
 EXIT_CODE = {True: 0, False: 1, None: 2}

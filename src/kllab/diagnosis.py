@@ -51,8 +51,6 @@ for the comparison of correlations.
 
 from __future__ import annotations
 
-import dataclasses
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,12 +58,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kllab._findings import Finding, plain
+from kllab._findings import SCHEMA, Finding, plain
 from kllab._masks import HOW, aggregate, as_mask
+from kllab._report import as_html, as_text
 from kllab.checks import InputError, _from_array_like
-from kllab.estimators import K1, K3, Estimator
+from kllab.estimators import K1, K3
 
-SCHEMA = 1
 LOG_ODDS = math.log(1e4)
 """Evidence that counts, in nats: a fair game reaches it once in 10,000 runs, or less often."""
 FEW = 8
@@ -158,36 +156,30 @@ class Diagnosis:
         return tuple(finding.code for finding in self.findings)
 
     def __str__(self) -> str:
-        verdict, rows = self._lines()
-        return "\n".join([verdict, *(f"  {a:<20} {b}" for a, b in rows), *map(str, self.findings)])
+        return as_text(self._verdict(), self._rows(), self.findings)
 
     def _repr_html_(self) -> str:
-        verdict, rows = self._lines()
-        cells = (f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in rows)
-        notes = (f"<li>{html.escape(str(finding))}</li>" for finding in self.findings)
-        return f"<p><b>{verdict}</b></p><table>{''.join(cells)}</table><ul>{''.join(notes)}</ul>"
+        return as_html(self._verdict(), self._rows(), self.findings)
 
     def to_dict(self) -> dict:
         """Everything as dicts, lists, strings and numbers, with the version of this schema."""
-        return plain({"schema": SCHEMA, "healthy": self.healthy, **dataclasses.asdict(self)})
+        return plain({"schema": SCHEMA, "healthy": self.healthy, **vars(self)})
 
-    def _lines(self) -> tuple[str, list[tuple[str, str]]]:
-        """The verdict, and rows of a label and a text."""
+    def _verdict(self) -> str:
         verdict = "healthy" if self.healthy else "found " + ", ".join(self.codes)
+        return f"{verdict}: {self.tokens:,} tokens in {self.sequences:,} sequences"
+
+    def _rows(self) -> list[tuple[str, str]]:
         unit = "sequences" if self.clustered else "tokens, taken as independent"
+        sides = ", ".join(f"{side} 1: {x:.3g} nats" for side, x in self.evidence.items())
+        noise = f"sd {self.noise_sd:.3g} would do it: {self.noise_sd**2 / 2:.2g} of k3"
+        shares = ", ".join(f"{x:.1%} of {of}" for of, x in self.largest_share.items())
         k1s, k3s = self.aggregations["k1"], self.aggregations["k3"]
-        return f"{verdict}: {self.tokens:,} tokens in {self.sequences:,} sequences", [
+        return [
             ("k1", f"{self.k1} nats; errors from {unit}"),
             ("k3", f"{self.k3} nats"),
-            (
-                "mean r",
-                f"{self.mean_ratio}; evidence that it is "
-                + ", ".join(f"{side} 1: {x:.3g} nats" for side, x in self.evidence.items()),
-            ),
-            (
-                "mean r as noise",
-                f"sd {self.noise_sd:.3g} would do it: {self.noise_sd**2 / 2:.2g} of k3",
-            ),
+            ("mean r", f"{self.mean_ratio}; evidence that it is {sides}"),
+            ("mean r as noise", noise),
             ("tail of r", f"index {self.tail.index:.3g}, from {self.tail.rests_on} tokens"),
             (
                 "largest token",
@@ -235,20 +227,21 @@ def diagnose(logprob, ref_logprob, mask=None) -> Diagnosis:
         raise InputError("logprob", "at least one kept token with log q > -inf", "none")
     # Other places are replaced before any arithmetic.
     run = _Run(torch.where(drawn, log_q, 0.0), torch.where(drawn, log_p, 0.0), drawn)
-    impossible, log_r = int((keep & ~drawn).sum()), (run.log_p - run.log_q)[drawn]
-    means, values = run.means(), {"r": log_r.exp(), "k3": K3(log_r)}
-    shares = {name: _share(value) for name, value in values.items()}
-    found = {
-        **_note(
-            "impossible",
-            impossible > 0,
-            f"logprob gives probability 0 to {impossible} tokens that were drawn.",
-            count=impossible,
-        ),
-        **run.at_a_look(log_r),
-        **run.patterns(log_r, means),
-        **_tails(log_r, shares["k3"]),
-    }
+    log_ratio, impossible = run.log_p - run.log_q, int((keep & ~drawn).sum())
+    values = {"k1": K1(log_ratio), "k3": K3(log_ratio)}
+    values |= {"r": log_ratio.exp(), "1/r": (-log_ratio).exp()}
+    means = {name: run.mean(value) for name, value in values.items()}
+    shares = {name: _share(values[name][drawn]) for name in ("r", "k3")}
+    log_r = log_ratio[drawn]
+    evidence, tail = _evidence(log_r), _hill(log_r)
+    found = _note(
+        "impossible",
+        impossible > 0,
+        f"logprob gives probability 0 to {impossible} tokens that were drawn.",
+        count=impossible,
+    )
+    found |= run.at_a_look(log_r) | run.patterns(log_r, means, evidence)
+    found |= _tails(log_r, shares["k3"], tail)
     return Diagnosis(
         tokens=len(log_r),
         sequences=run.sequences,
@@ -256,11 +249,11 @@ def diagnose(logprob, ref_logprob, mask=None) -> Diagnosis:
         k1=means["k1"],
         k3=means["k3"],
         mean_ratio=means["r"],
-        evidence=_evidence(log_r),
+        evidence=evidence,
         noise_sd=math.sqrt(2 * max(0.0, means["r"].value - 1)),
-        tail=_hill(log_r),
+        tail=tail,
         largest_share=shares,
-        aggregations={k.name: run.aggregations(k) for k in (K1, K3)},
+        aggregations={name: run.aggregations(values[name]) for name in ("k1", "k3")},
         findings=tuple(Finding(c, *found[c], INSTEAD[c]) for c in INSTEAD if c in found),
     )
 
@@ -288,11 +281,6 @@ class _Run:
     def sequences(self) -> int:
         return int(self.keep.any(-1).sum())
 
-    def means(self) -> dict[str, Mean]:
-        log_r = self.log_p - self.log_q
-        values = {"k1": K1(log_r), "k3": K3(log_r), "r": log_r.exp(), "1/r": (-log_r).exp()}
-        return {name: self.mean(value) for name, value in values.items()}
-
     def mean(self, values: Tensor) -> Mean:
         count, mean = int(self.keep.sum()), float(values[self.keep].mean())
         if not math.isfinite(mean) or count < 2:
@@ -301,8 +289,7 @@ class _Run:
         off = off.sum(-1)[self.keep.any(-1)] if self.sequences >= FEW else off[self.keep]
         return Mean(mean, math.sqrt(float(off @ off) * len(off) / (len(off) - 1)) / count)
 
-    def aggregations(self, estimator: Estimator) -> dict[str, float]:
-        values = estimator(self.log_p - self.log_q)
+    def aggregations(self, values: Tensor) -> dict[str, float]:
         return {how: float(aggregate(values, self.keep, how=how)) for how in HOW}
 
     def at_a_look(self, log_r: Tensor) -> dict:
@@ -362,9 +349,9 @@ class _Run:
         runs, edges = int(other.sum()), int(pair[:, 0].sum() + pair[:, -1].sum())
         return int((at_edge > longest).sum()) * math.log(max(runs, 1) / max(edges, 1))
 
-    def patterns(self, log_r: Tensor, means: Mapping[str, Mean]) -> dict:
+    def patterns(self, log_r: Tensor, means: Mapping[str, Mean], evidence: Mapping) -> dict:
         """What only many tokens show."""
-        evidence, low, high = _evidence(log_r), float(log_r.min()), float(log_r.max())
+        low, high = float(log_r.min()), float(log_r.max())
         k1, k3, r, inverse = (means[name] for name in ("k1", "k3", "r", "1/r"))
         numbers = {"mean_ratio": r.value, "mean_inverse": inverse.value, "k1": k1.value}
         above = evidence["above"] > LOG_ODDS  # Fixed stakes win only where the mean is above 1.
@@ -511,8 +498,8 @@ def _hill(log_r: Tensor) -> Tail:
     return Tail(k / spread, k**0.5 / spread, k)
 
 
-def _tails(log_r: Tensor, share: float) -> dict:
-    largest, tail = float(log_r[K3(log_r).argmax()]), _hill(log_r)
+def _tails(log_r: Tensor, share: float, tail: Tail) -> dict:
+    largest = float(log_r[K3(log_r).argmax()])
     found = _note(
         "one_token",
         share > 0.5 and len(log_r) >= 100 and math.log(10) < abs(largest) < math.inf,

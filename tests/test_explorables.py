@@ -22,6 +22,8 @@ from make_explorable_fixtures import (
 
 import kllab
 from kllab import InputError, explorables, figures
+from kllab.explorables import _element, _vocabulary
+from kllab.explorables._picture import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
 PICTURE = '<img src="data:," alt="a picture">'  # where the real one, half a second, adds nothing
@@ -61,13 +63,13 @@ def _reader(monkeypatch):
 def script(monkeypatch, tmp_path) -> Path:
     path = tmp_path / "explorables.js"
     path.write_text("/* the module */", encoding="utf-8")
-    monkeypatch.setattr(explorables, "SCRIPT", path)
+    monkeypatch.setattr(_element, "SCRIPT", path)
     return path
 
 
 @pytest.fixture
 def no_script(monkeypatch, tmp_path):
-    monkeypatch.setattr(explorables, "SCRIPT", tmp_path / "absent.js")
+    monkeypatch.setattr(_element, "SCRIPT", tmp_path / "absent.js")
 
 
 def test_the_book_gets_the_element_alone(monkeypatch, script):
@@ -246,9 +248,9 @@ def test_vocabulary_brings_its_state_and_its_picture(monkeypatch):
 @pytest.mark.parametrize("row", stored("vocabularies"), ids=lambda row: f"{row['kl']:.3g}")
 def test_the_picture_of_vocabulary_has_the_pair_of_the_browser(row):
     """The sums of the fixture, which the figure in the browser reproduces, from kllab's pair."""
-    pair = explorables._vocabulary_pair(row["temperature"], row["noise"], row["top"])
+    pair = _vocabulary._pair(row["temperature"], row["noise"], row["top"])
     assert int((pair.log_q > -torch.inf).sum()) == row["tokens"]
-    for name, estimator in explorables.ESTIMATORS.items():
+    for name, estimator in ESTIMATORS.items():
         ours = kllab.exact.moments(estimator, pair)
         assert ours.mean == pytest.approx(row[name]["mean"], rel=1e-9)
         assert ours.variance == pytest.approx(row[name]["variance"], rel=1e-8, abs=1e-20)

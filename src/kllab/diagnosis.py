@@ -181,10 +181,7 @@ class Diagnosis:
             ("mean r", f"{self.mean_ratio}; evidence that it is {sides}"),
             ("mean r as noise", noise),
             ("tail of r", f"index {self.tail.index:.3g}, from {self.tail.rests_on} tokens"),
-            (
-                "largest token",
-                ", ".join(f"{x:.1%} of {of}" for of, x in self.largest_share.items()),
-            ),
+            ("largest token", shares),
             *((how, f"k1 {k1s[how]:.4g}, k3 {k3s[how]:.4g} nats") for how in HOW),
         ]
 

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from kllab import explorables
+from kllab.explorables._element import SCRIPT
 
 ROOT = Path(__file__).parents[2]
 BOOK_BUNDLE = ROOT / "book" / "_vendor" / "js" / "explorables.js"
@@ -33,11 +34,11 @@ def page_html(body: str, *, script: str = '<script defer src="explorables.js"></
 
 def publish(folder: Path, figure: explorables.Explorable) -> Path:
     """Writes both bundles and the pages that the tests of a figure open into a folder."""
-    for bundle in (BOOK_BUNDLE, explorables.SCRIPT):
+    for bundle in (BOOK_BUNDLE, SCRIPT):
         if not bundle.is_file():
             pytest.fail(f"{bundle.relative_to(ROOT)} is missing: run `npm run build`")
     shutil.copy(BOOK_BUNDLE, folder / "explorables.js")
-    shutil.copy(explorables.SCRIPT, folder / "live.js")
+    shutil.copy(SCRIPT, folder / "live.js")
     element, tall = figure.element(), '<p class="tall">Text.</p>'
     pages = {
         "index": page_html(""),  # what a server asks for

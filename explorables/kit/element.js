@@ -12,6 +12,8 @@ import { baseCss } from "./style.js";
 import { watchTheme } from "./theme.js";
 
 const NEAR = "600px"; // how close to the viewport a figure starts
+const TWO_COLUMNS = 600; // px of width
+const GAP = 24; // px between two columns
 
 export class KlFigure extends HTMLElement {
   /** The fields of the state, see state.js. */
@@ -33,6 +35,13 @@ export class KlFigure extends HTMLElement {
   /** The current result as one sentence. */
   sentence() {
     return "";
+  }
+
+  /** Chooses one column or two for `width` px: { wide, each }, with the width of one. */
+  columns(width) {
+    const wide = width >= TWO_COLUMNS;
+    this.figure.classList.toggle("wide", wide);
+    return { wide, each: wide ? Math.floor((width - GAP) / 2) : width };
   }
 
   // ---- life -------------------------------------------------------------------------------

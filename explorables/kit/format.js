@@ -32,6 +32,8 @@ export const bare = (text) => text.replace("\u00a0%", "");
 
 export const fixed = (value, digits) => value.toFixed(digits).replace("-", "−");
 
+export const twoDigits = (value) => fixed(value, 2);
+
 const scientific = (text) => {
   const [mantissa, exponent] = text.split("e");
   return `${mantissa}e${Number(exponent)}`.replace("e-", "e−");

@@ -58,6 +58,11 @@ export function panel({ name, title, role = "img", margin, clipped, free = [] })
   };
 }
 
+/** A panel's title: what it shows, and a quiet word on how. */
+export function retitle({ heading }, strong, quiet) {
+  heading.replaceChildren(`${strong} `, h("span", {}, quiet));
+}
+
 /** Draws a d3 axis into a layer at an offset, without its domain line unless asked for. */
 export function drawAxis(layer, axis, x, y) {
   layer.setAttribute("transform", `translate(${x},${y})`);

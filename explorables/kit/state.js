@@ -36,7 +36,7 @@ export const subset = (initial, options) => ({
   initial,
   options,
   parse(text) {
-    const asked = new Set(String(text).split(/[+\s]/)); // a plus sign may arrive as a space
+    const asked = new Set(parts(text));
     const kept = options.filter((option) => asked.has(option));
     return kept.length ? kept : undefined;
   },
@@ -62,6 +62,43 @@ export const wordOrNumber = (initial, words, most) => ({
   },
   format: String,
 });
+
+/** `word`, or a list of as many values of a number's `field` as `count` says; written 0.5+0+-1. */
+export const listOrWord = (word, count, field) => ({
+  ...field,
+  initial: word,
+  parse(text) {
+    if (text === word) return word;
+    const values = parts(text).map(field.parse);
+    return values.length === count && !values.includes(undefined) ? values : undefined;
+  },
+  format: (value) => (value === word ? word : value.join("+")),
+});
+
+/** Probabilities in hundredths, none below one of them: any list of positive weights becomes one. */
+export const law = (initial) => ({
+  initial,
+  min: 0.01,
+  max: 1 - 0.01 * (initial.length - 1),
+  step: 0.01,
+  parse(text) {
+    const weights = parts(text).map((part) => (part.trim() === "" ? NaN : Number(part)));
+    const usable = weights.length === initial.length && weights.every((w) => w >= 0 && w < 1e9);
+    const total = weights.reduce((sum, weight) => sum + weight, 0);
+    return usable && total > 0 ? hundredths(weights.map((weight) => weight / total)) : undefined;
+  },
+  format: (value) => value.join("+"),
+});
+
+function hundredths(shares) {
+  const counts = shares.map((share) => Math.max(1, Math.round(100 * share)));
+  // What rounding added or took, the largest one gives back.
+  const largest = counts.indexOf(Math.max(...counts));
+  counts[largest] += 100 - counts.reduce((sum, count) => sum + count);
+  return counts.map((count) => count / 100);
+}
+
+const parts = (text) => String(text).split(/[+\s]/); // a plus sign may arrive as a space
 
 const decimals = (step) => (String(step).split(".")[1] ?? "").length;
 

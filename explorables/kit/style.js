@@ -19,6 +19,12 @@ ${themeCss}
   :host([data-fallback]) slot { display: contents !important; }
 }
 
+/* Two columns where there is room, and what goes below both */
+.columns { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 1.5rem; }
+.figure.wide .columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
+.column { display: flex; flex-direction: column; gap: 0.6rem; min-width: 0; }
+.below { display: flex; flex-direction: column; gap: 0.75rem; margin-top: 1rem; }
+
 /* Controls */
 .controls { display: flex; flex-wrap: wrap; gap: 0.25rem 1.25rem; align-items: start; }
 .control { display: grid; grid-template-columns: 1fr auto; flex: 1 1 8.5rem; min-width: 0; column-gap: 0.5rem; }
@@ -28,6 +34,8 @@ ${themeCss}
 .control input[type="number"], .control select { grid-column: 1 / -1; width: 100%; height: 2rem; padding: 0 0.5rem; font: inherit; font-variant-numeric: tabular-nums; color: inherit; background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 4px; }
 button { min-height: 2.5rem; padding: 0 0.9rem; font: inherit; font-weight: 600; color: var(--kl-ink); background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 6px; cursor: pointer; }
 button:hover:not([aria-disabled="true"]) { background: var(--kl-wash); border-color: var(--kl-ink); }
+.buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
+.buttons button { flex: 1 1 auto; padding: 0 0.6rem; }
 button.main { color: var(--kl-paper); background: var(--kl-ink); border-color: var(--kl-ink); }
 button.main:hover:not([aria-disabled="true"]) { color: var(--kl-paper); background: var(--kl-muted); }
 button[aria-pressed="true"] { background: var(--kl-wash); border-color: var(--kl-ink); box-shadow: inset 0 -3px var(--kl-ink); }

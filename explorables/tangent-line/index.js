@@ -1,28 +1,21 @@
 // <kl-tangent-line f mean lambda r seed>: a divergence as the mean gap between a curve and a line.
 
 import { button, choice, slider } from "../kit/controls.js";
-import { copyLink } from "../kit/copy-link.js";
 import { h } from "../kit/dom.js";
 import { handle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
-import { fixed } from "../kit/format.js";
+import { footer } from "../kit/footer.js";
+import { twoDigits } from "../kit/format.js";
 import { GENERATORS } from "../kit/math.js";
-import { panel } from "../kit/plot.js";
+import { panel, retitle } from "../kit/plot.js";
+import { fillTable, numbersTable } from "../kit/table.js";
 import { Model, SAMPLES } from "./model.js";
 import { drawCurve, drawStrip, drawVariance, lambdaScale, rScale } from "./panels.js";
 import { FORMULAS, TARGETS, coefficient, descriptions, reading, tableRows } from "./reading.js";
 import { schema } from "./schema.js";
 
-const TWO_COLUMNS = 600; // px
-const twoDigits = (value) => fixed(value, 2);
-
 const css = `
-.columns { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 1.5rem; }
-.figure.wide .columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
-.column { display: flex; flex-direction: column; gap: 0.6rem; min-width: 0; }
 .control-f { flex: 1 1 100%; }
-.buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
-.buttons button { flex: 1 1 auto; padding: 0 0.6rem; }
 .handle .knob, .handle .arrows { stroke: var(--kl-ink); }
 .handle:hover .knob, .handle.held .knob { fill: var(--kl-ink); }
 .line.curve, .line.ink, .dots.ink, .stem.ink { stroke: var(--kl-ink); }
@@ -35,7 +28,6 @@ const css = `
 .numbers { max-width: 34rem; }
 .numbers tbody th { white-space: normal; }
 .numbers tr.current > * { background: var(--kl-wash); }
-.below { display: flex; flex-direction: column; gap: 0.75rem; margin-top: 1rem; }
 `;
 
 export class TangentLine extends KlFigure {
@@ -117,7 +109,7 @@ export class TangentLine extends KlFigure {
     };
     this.panels.curve.layers.handles.append(this.handles.r.element);
     this.panels.variance.layers.handles.append(this.handles.lambda.element);
-    this.table = h("table", { class: "numbers" });
+    this.table = numbersTable();
     const group = (...children) => h("div", { class: "column" }, ...children);
     const { f, lambda } = this.controls;
     root.append(
@@ -140,21 +132,13 @@ export class TangentLine extends KlFigure {
         { class: "below" },
         this.announcer.element,
         this.table,
-        h(
-          "div",
-          { class: "footer" },
-          button("New samples", () => this.update({ seed: (this.state.seed + 1) % 2 ** 32 })),
-          button("Reset", () => this.reset(), { kind: "quiet" }),
-          ...copyLink(() => this.link()),
-        ),
+        footer(this, button("New samples", () => this.update({ seed: (this.state.seed + 1) % 2 ** 32 }))),
       ),
     );
   }
 
   draw(width) {
-    const wide = width >= TWO_COLUMNS;
-    this.figure.classList.toggle("wide", wide);
-    const each = wide ? Math.floor((width - 24) / 2) : width;
+    const { wide, each } = this.columns(width);
     const { curve, variance, strip } = this.panels;
     curve.resize(each, wide ? 362 : 320);
     variance.resize(each, 190);
@@ -170,14 +154,19 @@ export class TangentLine extends KlFigure {
     drawCurve(curve, state, view, this.handles.r);
     drawVariance(variance, state, view, this.handles.lambda);
     drawStrip(strip, state, view);
-    title(curve, "Drag r along the curve", "the gap is its value");
-    title(variance, "Variance of one sample", "drag λ");
-    title(strip, `${SAMPLES} samples of v`, "in nats; the truth dotted");
+    retitle(curve, "Drag r along the curve", "the gap is its value");
+    retitle(variance, "Variance of one sample", "drag λ");
+    retitle(strip, `${SAMPLES} samples of v`, "in nats; the truth dotted");
     const words = descriptions(state, view);
     strip.describe(words.strip);
     variance.root.setAttribute("aria-label", words.variance);
     variance.root.removeAttribute("aria-labelledby");
-    fillTable(this.table, tableRows(view), TARGETS[state.f]);
+    fillTable(this.table, {
+      caption: "One sample of f(r) + λ(r − 1)",
+      note: `exact, for ${TARGETS[state.f]}`,
+      columns: ["λ", "variance", "sd / mean", "below 0"],
+      rows: tableRows(view),
+    });
   }
 
   sentence() {
@@ -188,30 +177,3 @@ export class TangentLine extends KlFigure {
 const snap = (value, { min, max, step }) =>
   Number(Math.min(Math.max(Math.round(value / step) * step, min), max).toPrecision(6));
 
-function title({ heading }, strong, quiet) {
-  heading.replaceChildren(`${strong} `, h("span", {}, quiet));
-}
-
-function fillTable(table, rows, target) {
-  const column = (text) => h("th", { scope: "col" }, text);
-  table.replaceChildren(
-    h("caption", {}, "One sample of f(r) + λ(r − 1) ", h("span", {}, `exact, for ${target}`)),
-    h(
-      "thead",
-      {},
-      h("tr", {}, h("td", {}), ["λ", "variance", "sd / mean", "below 0"].map(column)),
-    ),
-    h(
-      "tbody",
-      {},
-      rows.map(({ name, current, cells }) =>
-        h(
-          "tr",
-          { class: current && "current" },
-          h("th", { scope: "row" }, name),
-          cells.map((cell) => h("td", {}, cell)),
-        ),
-      ),
-    ),
-  );
-}

@@ -1,13 +1,13 @@
 // <kl-two-gaussians mean scale n seed runs show>: three estimators of KL(q||p) between Gaussians.
 
 import { button, powersOfTwo, slider, toggles, wholeNumber } from "../kit/controls.js";
-import { copyLink } from "../kit/copy-link.js";
 import { h } from "../kit/dom.js";
 import { handle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
-import { fixed } from "../kit/format.js";
+import { footer } from "../kit/footer.js";
+import { twoDigits } from "../kit/format.js";
 import { ESTIMATORS } from "../kit/math.js";
-import { panel } from "../kit/plot.js";
+import { panel, retitle } from "../kit/plot.js";
 import { Model } from "./model.js";
 import {
   descriptions,
@@ -20,19 +20,10 @@ import {
 import { reading, tableRows } from "./reading.js";
 import { MOST_RUNS, schema } from "./schema.js";
 
-const TWO_COLUMNS = 600; // px
-const twoDigits = (value) => fixed(value, 2);
-
 const css = `
-.columns { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 1.5rem; }
-.figure.wide .columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
-.column { display: flex; flex-direction: column; gap: 0.6rem; min-width: 0; }
 .control-mean, .control-scale { --kl-accent: var(--kl-p-text); }
 .control-seed { flex: 0 1 6rem; }
-.buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
-.buttons button { flex: 1 1 auto; padding: 0 0.6rem; }
 .numbers { max-width: 38rem; }
-.below { display: flex; flex-direction: column; gap: 0.75rem; margin-top: 1rem; }
 `;
 
 export class TwoGaussians extends KlFigure {
@@ -140,15 +131,7 @@ export class TwoGaussians extends KlFigure {
         { class: "below" },
         this.announcer.element,
         this.table,
-        h(
-          "div",
-          { class: "footer" },
-          button("Reset", () => {
-            this.animator.finish();
-            this.reset();
-          }, { kind: "quiet" }),
-          ...copyLink(() => this.link()),
-        ),
+        footer(this),
       ),
     );
   }
@@ -170,9 +153,9 @@ export class TwoGaussians extends KlFigure {
     drawDistributions(distributions, state, view);
 
     const count = state.runs === 1 ? "1 run" : `${state.runs} runs`;
-    title(values, "What each sample is worth", state.runs ? "in nats" : "no run yet");
-    title(running, "Averages as they come in", "earlier runs faint");
-    title(distributions, `Averages of ${count}`, "bars seen, line exact");
+    retitle(values, "What each sample is worth", state.runs ? "in nats" : "no run yet");
+    retitle(running, "Averages as they come in", "earlier runs faint");
+    retitle(distributions, `Averages of ${count}`, "bars seen, line exact");
     const words = descriptions(state, view);
     for (const name of ["values", "running", "distributions"]) this.panels[name].describe(words[name]);
     fillTable(this.table, tableRows(view.exact, view.seen, state.show), count);
@@ -183,9 +166,7 @@ export class TwoGaussians extends KlFigure {
   }
 
   #layOut(width) {
-    const wide = width >= TWO_COLUMNS;
-    this.figure.classList.toggle("wide", wide);
-    const each = wide ? Math.floor((width - 24) / 2) : width;
+    const { wide, each } = this.columns(width);
     this.panels.densities.resize(each, 190);
     this.panels.values.resize(each, 210);
     this.panels.running.resize(each, 190);
@@ -214,10 +195,6 @@ export class TwoGaussians extends KlFigure {
       this.redraw();
     });
   }
-}
-
-function title({ heading }, strong, quiet) {
-  heading.replaceChildren(`${strong} `, h("span", {}, quiet));
 }
 
 function fillTable(table, rows, count) {

@@ -2,31 +2,23 @@
 // tokens.
 
 import { button, powersOfTwo, slider, wholeNumber } from "../kit/controls.js";
-import { copyLink } from "../kit/copy-link.js";
 import { h } from "../kit/dom.js";
 import { KlFigure } from "../kit/element.js";
-import { fixed } from "../kit/format.js";
+import { footer } from "../kit/footer.js";
+import { twoDigits } from "../kit/format.js";
 import { TOKENS } from "../kit/math.js";
-import { panel } from "../kit/plot.js";
+import { panel, retitle } from "../kit/plot.js";
+import { fillTable, numbersTable } from "../kit/table.js";
 import { Model } from "./model.js";
 import { drawCarriers, drawLaw, drawMeans, drawRunning, drawVariances } from "./panels.js";
 import { descriptions, reading, tableRows, whole } from "./reading.js";
 import { schema } from "./schema.js";
 
-const TWO_COLUMNS = 600; // px
-const twoDigits = (value) => fixed(value, 2);
-
 const css = `
-.columns { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem 1.5rem; }
-.figure.wide .columns { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); }
-.column { display: flex; flex-direction: column; gap: 0.6rem; min-width: 0; }
 .control { flex-basis: 6rem; min-width: min-content; }
 .control-n { flex-basis: 8.5rem; }
 .control-seed { flex: 0 1 6rem; }
-.buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
-.buttons button { flex: 1 1 auto; padding: 0 0.6rem; }
 .numbers { max-width: 34rem; }
-.below { display: flex; flex-direction: column; gap: 0.75rem; margin-top: 1rem; }
 `;
 
 const margin = { left: 46, right: 24, top: 8, bottom: 22 };
@@ -73,7 +65,7 @@ export class VocabularyFigure extends KlFigure {
       carriers: panel({ name: "carriers", title: "", margin, clipped: ["curves"], free: ["dots", ...free] }),
     };
     this.next = button("", () => this.update({ sample: (this.state.sample % schema.sample.max) + 1 }), { kind: "main" });
-    this.table = h("table", { class: "numbers" });
+    this.table = numbersTable();
     const { temperature, noise, top, n, seed } = this.controls;
     const { law, mean, variance, running, carriers } = this.panels;
     const group = (...children) => h("div", { class: "column" }, ...children);
@@ -95,25 +87,18 @@ export class VocabularyFigure extends KlFigure {
         { class: "below" },
         this.announcer.element,
         this.table,
-        h(
-          "div",
-          { class: "footer" },
-          button("Reset", () => this.reset(), { kind: "quiet" }),
-          ...copyLink(() => this.link()),
-        ),
+        footer(this),
       ),
     );
-    title(law, `p and q over ${whole(TOKENS)} tokens`, "by rank");
-    title(mean, "What each octave adds to KL", "in nats");
-    title(variance, "Share of the variance", "tail shaded");
-    title(running, "Averages as they come in", "in nats");
-    title(carriers, "Share of the k3 mean", "a line a sample");
+    retitle(law, `p and q over ${whole(TOKENS)} tokens`, "by rank");
+    retitle(mean, "What each octave adds to KL", "in nats");
+    retitle(variance, "Share of the variance", "tail shaded");
+    retitle(running, "Averages as they come in", "in nats");
+    retitle(carriers, "Share of the k3 mean", "a line a sample");
   }
 
   draw(width) {
-    const wide = width >= TWO_COLUMNS;
-    this.figure.classList.toggle("wide", wide);
-    const each = wide ? Math.floor((width - 24) / 2) : width;
+    const { wide, each } = this.columns(width);
     const { state, panels } = this;
     panels.law.resize(each, 120);
     panels.mean.resize(each, 150);
@@ -131,29 +116,15 @@ export class VocabularyFigure extends KlFigure {
     drawCarriers(panels.carriers, view);
     const words = descriptions(state, view);
     for (const name of Object.keys(panels)) panels[name].describe(words[name]);
-    fillTable(this.table, tableRows(state, view), state.n);
+    fillTable(this.table, {
+      caption: state.n === 1 ? "One sample" : `Averages of ${whole(state.n)}`,
+      note: "exact, with the tail’s share of the variance, and this sample",
+      columns: ["mean", "sd", "tail’s share", "seen"],
+      rows: tableRows(state, view),
+    });
   }
 
   sentence() {
     return reading(this.state, this.#model.view(this.state));
   }
-}
-
-function title({ heading }, strong, quiet) {
-  heading.replaceChildren(`${strong} `, h("span", {}, quiet));
-}
-
-function fillTable(table, rows, n) {
-  const column = (text) => h("th", { scope: "col" }, text);
-  table.replaceChildren(
-    h("caption", {}, n === 1 ? "One sample " : `Averages of ${whole(n)} `, h("span", {}, "exact, with the tail’s share of the variance, and this sample")),
-    h("thead", {}, h("tr", {}, h("td", {}), ["mean", "sd", "tail’s share", "seen"].map(column))),
-    h(
-      "tbody",
-      {},
-      rows.map(({ name, cells }) =>
-        h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", {}, cell))),
-      ),
-    ),
-  );
 }

@@ -1,8 +1,11 @@
 """Simulation against exact moments: bounds from exact variances, seeds 0-99, twins refused."""
 
 import math
+import os
 import pickle
+import subprocess
 import sys
+import textwrap
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -270,6 +273,24 @@ def test_without_numba_the_plain_functions_run(monkeypatch):
     monkeypatch.delattr(kllab, "_native", raising=False)
     monkeypatch.setitem(sys.modules, "numba", None)  # what an import of it meets where it is not
     assert _compile.numba_module.__wrapped__() is None
+
+
+@needs_numba
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_draws_too():
+    """It inherits the pool of threads, but none of the threads."""
+    script = """
+    import os, torch
+    from kllab import _alias, _native
+    entries = _alias.table(torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64))[0]
+    stream = _alias.key(torch.Generator().manual_seed(0), "cpu")
+    before = _native.draw(0, 1000, stream, entries)
+    if child := os.fork():
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os._exit(0 if torch.equal(before, _native.draw(0, 1000, stream, entries)) else 3)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    assert subprocess.run(command, timeout=300).returncode == 0
 
 
 def test_kernels_fall_back_where_compilation_fails(monkeypatch):

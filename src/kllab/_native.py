@@ -11,8 +11,10 @@ and the logarithm are polynomials, since a call of a library would end the vecto
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import torch
@@ -90,8 +92,17 @@ def _in_slices(work: Callable[[int, int], None], count: int, least: int = 1) -> 
     threads = torch.get_num_threads()
     slices = max(1, min(threads * _SLICES, count // least))
     edges = [count * i // slices for i in range(slices + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, edges[:-1], edges[1:]))
+    list(_pool(threads).map(work, edges[:-1], edges[1:]))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Kept, since new threads cost a twentieth of a draw of four million tokens."""
+    return ThreadPoolExecutor(threads, "kllab")
+
+
+if hasattr(os, "register_at_fork"):  # a child has the pool, but not its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @njit(nogil=True)

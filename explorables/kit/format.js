@@ -34,6 +34,13 @@ export const fixed = (value, digits) => value.toFixed(digits).replace("-", "−"
 
 export const twoDigits = (value) => fixed(value, 2);
 
+/** A coefficient as text, to three digits. */
+export function coefficient(value) {
+  const short = Number(value.toPrecision(3));
+  const text = Math.abs(short) < 1e5 ? String(short) : short.toExponential().replace("e+", "e");
+  return text.replaceAll("-", "−");
+}
+
 const scientific = (text) => {
   const [mantissa, exponent] = text.split("e");
   return `${mantissa}e${Number(exponent)}`.replace("e-", "e−");

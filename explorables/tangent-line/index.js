@@ -5,13 +5,13 @@ import { h } from "../kit/dom.js";
 import { handle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
 import { footer } from "../kit/footer.js";
-import { twoDigits } from "../kit/format.js";
+import { coefficient, twoDigits } from "../kit/format.js";
 import { GENERATORS } from "../kit/math.js";
 import { panel, retitle } from "../kit/plot.js";
 import { fillTable, numbersTable } from "../kit/table.js";
 import { Model, SAMPLES } from "./model.js";
 import { drawCurve, drawStrip, drawVariance, lambdaScale, rScale } from "./panels.js";
-import { FORMULAS, TARGETS, coefficient, descriptions, reading, tableRows } from "./reading.js";
+import { FORMULAS, TARGETS, descriptions, reading, tableRows } from "./reading.js";
 import { schema } from "./schema.js";
 
 const css = `

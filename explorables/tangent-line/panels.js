@@ -3,7 +3,7 @@
 import { axisBottom, axisLeft } from "d3-axis";
 import { scaleLinear } from "d3-scale";
 
-import { nats, percent } from "../kit/format.js";
+import { coefficient, nats, percent } from "../kit/format.js";
 import { GENERATORS, controlled, normalPdf } from "../kit/math.js";
 import {
   dots,
@@ -19,7 +19,6 @@ import {
   spreadLabels,
 } from "../kit/plot.js";
 import { DASHES } from "../kit/theme.js";
-import { coefficient } from "./reading.js";
 
 const R_MAX = 4;
 const rGrid = Array.from({ length: 241 }, (_, i) => Math.max(0.004, (R_MAX * i) / 240));

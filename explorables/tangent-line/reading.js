@@ -1,6 +1,6 @@
 // The result in words.
 
-import { nats, percent } from "../kit/format.js";
+import { coefficient, nats, percent } from "../kit/format.js";
 
 export const TARGETS = {
   kl_qp: "KL(q‖p)",
@@ -23,13 +23,6 @@ export const FORMULAS = {
   jeffreys: "(r − 1) log r",
   tv: "½|r − 1|",
 };
-
-/** A coefficient as text, to three digits. */
-export function coefficient(value) {
-  const short = Number(value.toPrecision(3));
-  const text = Math.abs(short) < 1e5 ? String(short) : short.toExponential().replace("e+", "e");
-  return text.replaceAll("-", "−");
-}
 
 function gap({ r }, value) {
   if (r === 1) return "At r = 1 curve and line meet: this sample is worth 0.";

@@ -10,10 +10,11 @@ import {
   k3,
   tangentLambda,
 } from "../kit/math.js";
+import { coefficient } from "../kit/format.js";
 import { spreadLabels } from "../kit/plot.js";
 import { initialState } from "../kit/state.js";
 import { Model, SAMPLES, lambdaRange, samples } from "../tangent-line/model.js";
-import { coefficient, descriptions, reading, tableRows } from "../tangent-line/reading.js";
+import { descriptions, reading, tableRows } from "../tangent-line/reading.js";
 import { schema } from "../tangent-line/schema.js";
 import { close, fixture } from "./fixtures.js";
 

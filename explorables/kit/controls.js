@@ -61,6 +61,71 @@ export function wholeNumber({ label, name, min, max, changed }) {
   };
 }
 
+const PATIENCE = 500; // ms after the last key before a mistake is told
+
+/**
+ * A labelled line of text. `typed(text)` gets every change of it and returns what is wrong with it, or
+ * "". What is wrong stays, with its message, until the reader mends it or `clear` is called.
+ */
+export function textLine({ label, name, most, typed }) {
+  const id = freshId(name);
+  const problem = h("p", { class: "problem", id: freshId(`${name}-problem`), role: "alert" });
+  const input = h("input", {
+    id,
+    type: "text",
+    name,
+    maxlength: most,
+    spellcheck: "false",
+    autocapitalize: "off",
+    autocomplete: "off",
+    "aria-describedby": problem.id,
+  });
+  let editing = false; // what is being typed must survive a redraw
+  let message = "";
+  let refused = false; // whether the message is about a text from elsewhere
+  let timer = 0;
+  const tell = (text, pause = 0) => {
+    message = text;
+    clearTimeout(timer);
+    const show = () => {
+      input.setAttribute("aria-invalid", String(message !== ""));
+      if (problem.textContent !== message) problem.textContent = message;
+    };
+    if (pause && message) timer = setTimeout(show, pause);
+    else show();
+  };
+  input.addEventListener("input", () => {
+    editing = true;
+    refused = false;
+    tell(typed(input.value), PATIENCE);
+  });
+  input.addEventListener("change", () => {
+    editing = refused = false;
+    tell(typed(input.value));
+  });
+  const element = h(
+    "div",
+    { class: `control control-${name}` },
+    h("label", { for: id }, label),
+    input,
+    problem,
+  );
+  return {
+    element,
+    input,
+    /** `wrong`: what is wrong with a text that came from elsewhere, or "". */
+    show(value, wrong = "") {
+      if (wrong || refused) tell(wrong);
+      refused = wrong !== "";
+      if (!editing && (refused || !message)) input.value = value;
+    },
+    clear() {
+      editing = refused = false;
+      tell("");
+    },
+  };
+}
+
 /** A labelled list to choose one of `options` from, each { value, text }. */
 export function choice({ label, name, options, changed }) {
   const id = freshId(name);

@@ -76,6 +76,8 @@ export class KlFigure extends HTMLElement {
     this.dataset.lmSuppressShortcuts = "true";
     this.base = fromAttributes(schema, this);
     this.state = this.base;
+    /** Texts of the link that the schema has refused, by field; gone with the next change. */
+    this.refused = {};
     this.animator = new Animator();
     this.announcer = new Announcer();
     this.address = new AddressWriter(this.id, { enabled: ownsAddress });
@@ -148,7 +150,9 @@ export class KlFigure extends HTMLElement {
     if (!this.address.enabled) return;
     this.address.flush();
     const text = readQuery(location.search, this.id);
-    this.state = text === null ? this.base : deserialise(this.constructor.schema, this.base, text);
+    this.refused = {};
+    const refuse = (name, value) => (this.refused[name] = value);
+    this.state = deserialise(this.constructor.schema, this.base, text ?? "", refuse);
   }
 
   /** Changes some values; they pass through the schema like those of a link. */
@@ -172,6 +176,7 @@ export class KlFigure extends HTMLElement {
   }
 
   #told() {
+    this.refused = {};
     this.address?.write(this.linkText());
     this.redraw();
     this.dispatchEvent(new CustomEvent("kl-state", { detail: { ...this.state } }));

@@ -11,7 +11,7 @@ export function writeQuery(search, key, text) {
     .replace(/^\?/, "")
     .split("&")
     .filter((part) => part && decodeName(part.split("=")[0]) !== key);
-  // Only names, digits and , : + . - occur in `text`; all but the plus sign stand for themselves.
+  // Names, digits and , : ; + - * / ^ . ( ) occur in `text`; all but the plus sign stand for themselves.
   const own = text ? [`${encodeURIComponent(key)}=${text.replaceAll("+", "%2B")}`] : [];
   const all = [...others, ...own].join("&");
   return all ? `?${all}` : "";

@@ -105,13 +105,17 @@ const decimals = (step) => (String(step).split(".")[1] ?? "").length;
 export const initialState = (schema) =>
   Object.fromEntries(Object.entries(schema).map(([name, field]) => [name, field.initial]));
 
-/** The state that `values` (name -> text or number) gives on top of `base`. */
-export function withValues(schema, base, values) {
+/**
+ * The state that `values` (name -> text or number) gives on top of `base`; `refused` is told the name
+ * and the text of what a field does not take.
+ */
+export function withValues(schema, base, values, refused = () => {}) {
   const state = { ...base };
   for (const [name, text] of values) {
     if (!Object.hasOwn(schema, name) || text === null || text === undefined) continue;
     const value = schema[name].parse(text);
-    if (value !== undefined) state[name] = value;
+    if (value === undefined) refused(name, text);
+    else state[name] = value;
   }
   return state;
 }
@@ -132,7 +136,7 @@ export const serialise = (schema, state, base) =>
     .map(([name, now]) => `${name}:${now}`)
     .join(",");
 
-export const deserialise = (schema, base, text) =>
+export const deserialise = (schema, base, text, refused) =>
   withValues(
     schema,
     base,
@@ -143,4 +147,5 @@ export const deserialise = (schema, base, text) =>
         const colon = part.indexOf(":");
         return colon < 0 ? [part, null] : [part.slice(0, colon), part.slice(colon + 1)];
       }),
+    refused,
   );

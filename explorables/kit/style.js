@@ -31,7 +31,9 @@ ${themeCss}
 .control label { white-space: nowrap; }
 .control .value { font-variant-numeric: tabular-nums; font-weight: 600; }
 .control input[type="range"] { grid-column: 1 / -1; width: 100%; min-width: 0; height: 2rem; margin: 0; accent-color: var(--kl-accent, var(--kl-ink)); cursor: pointer; touch-action: pan-y; }
-.control input[type="number"], .control select { grid-column: 1 / -1; width: 100%; height: 2rem; padding: 0 0.5rem; font: inherit; font-variant-numeric: tabular-nums; color: inherit; background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 4px; }
+.control input[type="number"], .control input[type="text"], .control select { grid-column: 1 / -1; width: 100%; height: 2rem; padding: 0 0.5rem; font: inherit; font-variant-numeric: tabular-nums; color: inherit; background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 4px; }
+.control input[aria-invalid="true"] { border-color: var(--kl-k1-text); }
+.control .problem { grid-column: 1 / -1; color: var(--kl-k1-text); overflow-wrap: anywhere; }
 button { min-height: 2.5rem; padding: 0 0.9rem; font: inherit; font-weight: 600; color: var(--kl-ink); background: var(--kl-paper); border: 1px solid var(--kl-rule); border-radius: 6px; cursor: pointer; }
 button:hover:not([aria-disabled="true"]) { background: var(--kl-wash); border-color: var(--kl-ink); }
 .buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
@@ -84,6 +86,7 @@ input:focus-visible, select:focus-visible, button:focus-visible, .link-text:focu
 
 /* Handles: fat where they are touched, small where they are seen */
 .handle { cursor: ew-resize; touch-action: pan-y; outline: none; }
+.handle.plane { cursor: move; touch-action: none; }
 .handle .hit { fill: transparent; stroke: none; }
 .handle .ring { fill: none; stroke: none; }
 .handle .knob { fill: var(--kl-paper); stroke: var(--kl-p-text); stroke-width: 2.5px; }

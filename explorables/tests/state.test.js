@@ -79,6 +79,14 @@ test("attributes set the base, and bad ones leave the default", () => {
   assert.deepEqual(fromAttributes(schema, element), { ...base, mean: 1, show: ["k2"] });
 });
 
+test("what a link asks for in vain is told, by field", () => {
+  const refused = [];
+  const text = "n:none,mean:1,show:k9,nobody:1,runs";
+  const state = deserialise(schema, base, text, (...pair) => refused.push(pair));
+  assert.deepEqual(state, { ...base, mean: 1 });
+  assert.deepEqual(refused, [["n", "none"], ["show", "k9"]]);
+});
+
 test("a figure's parameter leaves the others alone", () => {
   const search = "?q=a%20b&fig-2=n:4&highlight=%E0%A4%A";
   assert.equal(writeQuery(search, "fig", "mean:1"), `${search}&fig=mean:1`);

@@ -100,6 +100,12 @@ def generator(name: str) -> Generator:
     return alpha(float(name[6:-1])) if name.startswith("alpha(") else GENERATORS[name]
 
 
+def of_ratio(name: str) -> Callable:
+    """f on a float64 array of ratios, or one of them, through 50 digits."""
+    f = generator(name).f
+    return np.vectorize(lambda r: float(f(mpf(float(r)))), otypes=[float])
+
+
 def value(name: str, l) -> mpf:
     """f(r) at l = log r, with the limits at ±inf."""
     g = generator(name)

@@ -233,6 +233,18 @@ MASKS = "Masks, padding, means"
 SAMPLER = "What was sampled"
 COST = "Cost and expectations"
 
+# Two reports have the same cause.
+CLAMPED_TOO_LATE = Code(
+    clamped_after_exp,
+    clamped_before_exp,
+    ("nan_gradient",),
+    usage="loss",
+    claim="kl_pq",
+    terms={"kl_pq": 1.0},
+    right_terms={"kl_pq": 1.0},
+    remain=("clamp_value", "clamp_gradient"),
+)
+
 REPORTS = (
     Report(
         "1",
@@ -556,18 +568,7 @@ REPORTS = (
         NUMERICS,
         ("OpenRLHF/OpenRLHF#525", "OpenRLHF/OpenRLHF#1160", "OpenRLHF/OpenRLHF#1335"),
         "A clamp after the exponential: the value is finite, its gradient is zero times infinity.",
-        (
-            Code(
-                clamped_after_exp,
-                clamped_before_exp,
-                ("nan_gradient",),
-                usage="loss",
-                claim="kl_pq",
-                terms={"kl_pq": 1.0},
-                right_terms={"kl_pq": 1.0},
-                remain=("clamp_value", "clamp_gradient"),
-            ),
-        ),
+        (CLAMPED_TOO_LATE,),
     ),
     Report(
         "27",
@@ -575,18 +576,7 @@ REPORTS = (
         ("verl-project/verl#751", "verl-project/verl#1779", "verl-project/verl#2928"),
         "A model collapsed to one token with a KL of NaN; a clamp before the exponential and one "
         "after it repaired it, the second with a lower bound that never binds.",
-        (
-            Code(
-                clamped_after_exp,
-                clamped_before_exp,
-                ("nan_gradient",),
-                usage="loss",
-                claim="kl_pq",
-                terms={"kl_pq": 1.0},
-                right_terms={"kl_pq": 1.0},
-                remain=("clamp_value", "clamp_gradient"),
-            ),
-        ),
+        (CLAMPED_TOO_LATE,),
     ),
     Report(
         "28",

@@ -929,6 +929,9 @@ def test_reports_can_be_read_by_people_and_by_programs():
         assert "nan" not in str(d)
         assert max(map(len, lines)) <= 98
         text = " ".join(str(d).split())
+        # Noise of that sd on log r makes a mean ratio of exp(sd²/2), so k3 takes about sd²/2 of it.
+        sd = math.sqrt(2 * max(0.0, d.mean_ratio.value - 1))
+        assert f"sd {sd:.3g} would do it: {sd * sd / 2:.2g} of k3" in text
         for f in d.findings:
             assert f"- {f.code}: {f.sentence} instead: {f.instead}" in text
             assert f.instead == INSTEAD[f.code]

@@ -198,9 +198,11 @@ def test(options) -> None:
     set_up(options.torch)
     build()
     run("npm", "test", "--silent")
-    # A later -m, as in ARGS="-m slow", counts instead of this one.
-    quick = ("-m", "not slow")
-    run(python(), "-m", "pytest", *quick, *options.rest, env=environment(KLLAB_SCALE="test"))
+    # A later option, as in ARGS="-m slow -n 0", counts instead of these.  A worker a core, with one
+    # thread each; more than four would want more memory than a laptop has.
+    usual = ("-m", "not slow", "-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+    one = environment(KLLAB_SCALE="test", OMP_NUM_THREADS="1")
+    run(python(), "-m", "pytest", *usual, *options.rest, env=one)
 
 
 def bench(options) -> None:

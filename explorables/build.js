@@ -18,7 +18,7 @@ const banner =
       return `${name} ${version} (${license})`;
     })
     .join(", ") +
-  "; d3 (c) Mike Bostock, fft.js (c) Fedor Indutny. */";
+  "; d3 (c) Mike Bostock, fft.js (c) Fedor Indutny, jsep (c) Stephen Oney. */";
 
 const shared = {
   bundle: true,

@@ -1,0 +1,28 @@
+// The state of the figure. In the default state a loss whose value is KL(q||p), and never negative,
+// follows KL(p||q).
+
+import { number, oneOf } from "../kit/state.js";
+import { canonical } from "./formula.js";
+import { REACH } from "./fit.js";
+
+/**
+ * A formula: kept as parse and print have left it, and dropped if it is none.  In a link it has no
+ * spaces, and semicolons for commas, which part the fields there.
+ */
+const formula = (initial) => ({
+  initial,
+  parse(text) {
+    try {
+      return canonical(String(text).replaceAll(";", ","));
+    } catch {
+      return undefined;
+    }
+  },
+  format: (text) => text.replaceAll(" ", "").replaceAll(",", ";"),
+});
+
+export const schema = {
+  formula: formula("r - 1 - l"),
+  usage: oneOf("loss", ["loss", "reward", "both"]),
+  l: number(1, -REACH, REACH, 0.05),
+};

@@ -1,10 +1,12 @@
 // Makes the custom elements known, once a page, however often the bundle is loaded.
 
+import { SimplexFlow } from "./simplex-flow/index.js";
 import { TangentLine } from "./tangent-line/index.js";
 import { TwoGaussians } from "./two-gaussians/index.js";
 import { VocabularyFigure } from "./vocabulary/index.js";
 
 export const figures = {
+  "kl-simplex-flow": SimplexFlow,
   "kl-two-gaussians": TwoGaussians,
   "kl-tangent-line": TangentLine,
   "kl-vocabulary": VocabularyFigure,

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import mpmath as mp
 import numpy as np
+import torch
+from scipy.integrate import solve_ivp
 
 import kllab
 
@@ -311,6 +313,116 @@ def vocabularies() -> list[dict]:
     return [vocabulary(*settings) for settings in VOCABULARIES]
 
 
+# --- the simplex of three tokens ------------------------------------------------------------------
+
+PENALTIES = {  # of l = log r
+    "k1": lambda l: -l,
+    "k2": lambda l: l**2 / 2,
+    "k3": lambda l: mp.expm1(l) - l,
+    "abs": abs,
+    "flipped": lambda l: mp.expm1(-l) + l,
+}
+LAWS = [([0.7, 0.2, 0.1], [0.4, 0.4, 0.2]), ([0.05, 0.15, 0.8], [0.6, 0.3, 0.1])]
+FLOWS = [  # penalty, usage, which of the laws, reward or None
+    ("k2", "loss", 0, None),
+    ("k2", "loss", 1, [1.0, 0.0, -0.5]),
+    ("k3", "loss", 1, None),
+    ("k3", "loss", 0, [0.0, 0.5, 1.0]),
+    ("k3", "reward", 0, None),
+    ("k2", "reward", 1, None),
+    ("flipped", "loss", 0, [1.0, 0.0, -0.5]),
+    ("k1", "loss", 0, [1.0, 0.0, -0.5]),
+]
+TIMES = [0.3, 1.0, 3.0, 10.0, 30.0]
+
+
+def surrogate_gradient(penalty: str, usage: str, q, p) -> list[float]:
+    """Of the surrogate at softmax(z), by numerical differentiation at 30 digits.
+
+    The law that is drawn from, and the value of a reward, are held at q.
+    """
+    h, z0 = PENALTIES[penalty], [mp.log(share) for share in q]
+    drawn = [mp.mpf(share) for share in q]
+
+    def cost(*z):
+        total = mp.fsum(mp.exp(logit) for logit in z)
+        log_q = [logit - mp.log(total) for logit in z]
+        value = mp.mpf(0)
+        for mass, here, old, ref in zip(drawn, log_q, z0, p, strict=True):
+            if usage != "reward":
+                value += mass * h(mp.log(ref) - here)
+            if usage != "loss":
+                value += mass * h(mp.log(ref) - old) * here
+        return value
+
+    unit = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    return [float(mp.diff(cost, tuple(z0), order)) + 0.0 for order in unit]
+
+
+def simplex_gradients() -> list[dict]:
+    with mp.workdps(30):
+        return [
+            {"penalty": name, "usage": usage, "q": q, "p": p}
+            | {"gradient": surrogate_gradient(name, usage, q, p)}
+            for q, p in LAWS
+            for name in PENALTIES
+            for usage in kllab.gradients.USAGES
+        ]
+
+
+def simplex_flows() -> list[dict]:
+    """Laws along gradient flow in the logits, by a multistep method."""
+    slopes = {  # dh/dl
+        "k1": lambda l: -np.ones_like(l),
+        "k2": lambda l: l,
+        "k3": np.expm1,
+        "flipped": lambda l: -np.expm1(-l),
+    }
+    values = {"k1": np.negative, "k2": lambda l: l**2 / 2, "k3": lambda l: np.expm1(l) - l}
+
+    def run(penalty, usage, which, reward):
+        q, p = (np.array(law) for law in LAWS[which])
+        beta, gain = (1.0, np.zeros(3)) if reward is None else (0.5, np.array(reward))
+
+        def law(z):
+            weights = np.exp(z - z.max())
+            return weights / weights.sum()
+
+        def rate(_, z):
+            here = law(z)
+            l = np.log(p) - (z - z.max() - np.log(np.exp(z - z.max()).sum()))
+            score = np.eye(3) - here  # row x: the gradient of log q(x)
+            push = values[penalty](l) if usage == "reward" else -slopes[penalty](l)
+            return (here * (gain - beta * push)) @ score
+
+        span = (0, TIMES[-1])
+        solved = solve_ivp(
+            rate, span, np.log(q), method="LSODA", t_eval=TIMES, rtol=1e-9, atol=1e-11
+        )
+        laws = [[float(share) for share in law(z)] for z in solved.y.T]
+        return {"penalty": penalty, "usage": usage, "q": q.tolist(), "p": p.tolist()} | {
+            "reward": reward or "none", "beta": 0.5, "times": TIMES, "laws": laws
+        }  # fmt: skip
+
+    return [run(*case) for case in FLOWS]
+
+
+def simplex_targets() -> dict:
+    """What the package's dictionary finds; None where it knows no name."""
+    fns = {"k1": kllab.K1, "k2": kllab.K2, "k3": kllab.K3, "abs": torch.abs}
+    fns["flipped"] = lambda log_r: kllab.K3(-log_r)
+    entries = {
+        name: {
+            usage: kllab.gradients.dictionary(fn, usage=usage) for usage in kllab.gradients.USAGES
+        }
+        for name, fn in fns.items()
+    }
+    return {
+        name: {u: None if e.verdict == "unknown" else e.terms for u, e in row.items()}
+        for name, row in entries.items()
+    }
+
+
 def fixtures() -> dict[str, object]:
     return {
         "generator": generator(),
@@ -318,6 +430,9 @@ def fixtures() -> dict[str, object]:
         "averages": averages(),
         "control_variates": control_variates(),
         "vocabularies": vocabularies(),
+        "simplex_gradients": simplex_gradients(),
+        "simplex_flows": simplex_flows(),
+        "simplex_targets": simplex_targets(),
     }
 
 

@@ -17,12 +17,15 @@ from make_explorable_fixtures import (
     control_variates,
     generator,
     law_of_average,
+    simplex_flows,
+    simplex_gradients,
+    simplex_targets,
     vocabularies,
 )
 
 import kllab
 from kllab import InputError, explorables, figures
-from kllab.explorables import _element, _vocabulary
+from kllab.explorables import _element, _simplex_flow, _vocabulary
 from kllab.explorables._picture import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
@@ -298,6 +301,111 @@ def test_what_vocabulary_cannot_show_is_refused(argument, value):
     assert error.value.argument == argument
 
 
+def test_simplex_flow_brings_its_state_and_its_picture(monkeypatch):
+    monkeypatch.setenv("KLLAB_BOOK", "1")
+    figure = explorables.simplex_flow(
+        penalty="k2", usage="loss", policy=(0.1, 0.3, 0.6), reward=(1.0, 0.0, -0.5), beta=0.8
+    )
+    outline = Outline(figure._repr_html_())
+    (element,) = outline.all("kl-simplex-flow")
+    assert "min-height" in element.pop("style")
+    assert element == {
+        "penalty": "k2",
+        "usage": "loss",
+        "q": "0.1+0.3+0.6",
+        "p": "0.4+0.4+0.2",
+        "reward": "1+0+-0.5",
+        "beta": "0.8",
+    }
+    (image,) = outline.all("img")
+    assert "gradient of −E[R] + β KL(q‖p)" in image["alt"]
+
+
+@pytest.mark.parametrize("row", stored("simplex_gradients"), ids=lambda row: row["penalty"])
+def test_the_picture_of_simplex_flow_has_the_steps_of_the_browser(row):
+    own, true = _simplex_flow._flows(row["penalty"], row["usage"], row["p"], None, 0.5)
+    log_q = torch.tensor(row["q"], dtype=torch.float64).log()
+    # |log r| is rounded at its kink, by 1e-4.
+    assert own.gradient(log_q).tolist() == pytest.approx(row["gradient"], rel=1e-6, abs=1e-12)
+    wanted = next(
+        other["gradient"]
+        for other in stored("simplex_gradients")
+        if (other["penalty"], other["usage"], other["q"]) == ("k2", "loss", row["q"])
+    )
+    assert true.gradient(log_q).tolist() == pytest.approx(wanted, rel=1e-12)
+    h = 1e-6
+    ahead, behind = (torch.softmax(log_q - sign * h * own.gradient(log_q), -1) for sign in (1, -1))
+    assert own.step(log_q).tolist() == pytest.approx(
+        ((ahead - behind) / (2 * h)).tolist(), abs=1e-8
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (
+            {},
+            "k3 in the reward follows KL(q‖p) − KL(p‖q).",
+            "At q = (0.70, 0.20, 0.10) the gradient is (−0.037, 0.025, 0.012), and the true one "
+            "(0.263, −0.175, −0.088).",
+            # KL of (1, 0, 0) from (.4, .4, .2) is −log .4.
+            "ends at (1.00, 0.00, 0.00), where KL(q‖p) is 0.916; the true gradient leads to p =",
+        ),
+        (
+            {"penalty": "k1", "usage": "loss"},
+            "k1 as loss has no expected gradient.",
+            "the gradient is (0.000, 0.000, 0.000), and the true one (0.263",
+            "ends at (0.70, 0.20, 0.10)",
+        ),
+        (
+            {"penalty": "abs", "usage": "loss"},
+            "|log r| as loss follows 2 TV(q, p).",
+            # q times (1, −1, −1) less its mean, which is .4.
+            "is (0.420, −0.280, −0.140)",
+            "ends at (0.40, 0.40, 0.20), where KL(q‖p) is 0.000",
+        ),
+        (
+            {"penalty": "flipped", "usage": "loss", "reward": (1.0, 0.0, -0.5)},
+            "k3 upside down as loss follows 0.5 χ²(q‖p).",
+            # q/p is linear in R where q > 0, and gives up C.
+            "ends at (0.90, 0.10, 0.00)",
+            # π* ∝ p e^(2R): .4 e², .4 and .2 e^−1, over their sum 3.4292.
+            "the true gradient leads to π* = (0.86, 0.12, 0.02)",
+        ),
+        ({"penalty": "k2"}, "k2 in the reward follows no known divergence."),
+    ],
+    ids=lambda case: case[0].get("penalty", "k3"),
+)
+def test_the_caption_of_simplex_flow(case):
+    settings, *sentences = case
+    text = Outline(explorables.simplex_flow(**settings).fallback).text
+    for words in sentences:
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("penalty", "k4"),
+        ("usage", "rewards"),
+        ("policy", (0.5, 0.5)),
+        ("policy", (0.5, 0.5, 0.0)),
+        ("policy", (0.5, 0.3, 0.1)),
+        ("policy", "0.7+0.2+0.1"),
+        ("reference", (0.5, 0.25, float("nan"))),
+        ("reference", None),
+        ("reward", (1.0, 0.0, 1.5)),
+        ("reward", (True, 0.0, 0.0)),
+        ("beta", 0.1),
+        ("beta", 2.5),
+    ],
+)
+def test_what_simplex_flow_cannot_show_is_refused(argument, value):
+    with pytest.raises(InputError) as error:
+        explorables.simplex_flow(**{argument: value})
+    assert error.value.argument == argument
+
+
 def numbers(value):
     """A nested fixture with its numbers as pytest.approx, so that a rounding is no difference."""
     if isinstance(value, dict):
@@ -307,7 +415,13 @@ def numbers(value):
     return pytest.approx(value, rel=1e-9, abs=2e-6) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("make", [generator, arithmetic, control_variates, vocabularies])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(generator, arithmetic, control_variates, vocabularies),
+        *(simplex_gradients, simplex_flows, simplex_targets),
+    ],
+)
 def test_fixtures_are_up_to_date(make):
     assert stored(make.__name__) == numbers(make())
 

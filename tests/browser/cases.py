@@ -195,4 +195,61 @@ VOCABULARY = Case(
     model={"temperature": 1, "n": 16},
 )
 
-CASES = (TWO_GAUSSIANS, TANGENT_LINE, VOCABULARY)
+SIMPLEX_FLOW = Case(
+    name="simplex-flow",
+    make=explorables.simplex_flow,
+    says=(
+        "k3 in the reward follows KL(q‖p) − KL(p‖q), not KL(q‖p), though its mean is KL(q‖p)",
+        "steps the opposite way to −∇KL(q‖p), 0.140 times as far",
+        "ends with A alone, where KL(q‖p) is 0.916; the true gradient leads to p",
+    ),
+    plots=3,
+    picture="Left: the triangle",
+    caption="ends at (1.00, 0.00, 0.00)",
+    stops=(
+        *("penalty", "usage", "qA", "qB", "qC", "reference p", "policy q"),
+        *("Let it run", "With a reward", "pA", "pB", "pC", "Reset", "Copy link"),
+    ),
+    keys=(
+        (handle_selector("policy q"), "ArrowRight"),
+        (handle_selector("reference p"), "ArrowUp"),
+        (slider("qC"), "Home"),
+        (".control-usage select", "ArrowUp"),
+        ("button:text('With a reward')", "Enter"),
+        (slider("beta"), "End"),
+    ),
+    keyed="usage:loss,q:0.76+0.23+0.01,p:0.39+0.39+0.22,reward:1+0+0,beta:2",
+    mouse=Drag(handle_selector("policy q"), 80, 0.45, 0.55),
+    finger=Drag(slider("qA"), -40, 0.1, 0.4),
+    again="With a reward",
+    change=(
+        (slider("qA"), "0.5"),
+        (".control-penalty select", "k2"),
+        (".control-usage select", "loss"),
+        ("button:text('With a reward')", ""),
+        (slider("rewardC"), "-0.5"),
+        (slider("beta"), "0.8"),
+    ),
+    changed="penalty:k2,usage:loss,q:0.5+0.33+0.17,reward:1+0+-0.5,beta:0.8",
+    hostile="q:1+2,p:-1+1+1,reward:x+y+z,beta:NaN,penalty:k9,usage:both+loss",
+    beyond=(
+        "q:0+0+7,p:1+1+0,reward:9+-9+0,beta:1e300,penalty:constructor",
+        {
+            "penalty": "k3",
+            "usage": "reward",
+            "q": [0.01, 0.01, 0.98],
+            "p": [0.49, 0.5, 0.01],
+            "reward": [1, -1, 0],
+            "beta": 2,
+        },
+    ),
+    full="penalty:abs,usage:both,q:0.05+0.15+0.8,reward:1+-1+0.5",
+    crowded=(
+        *("", "q:0.4+0.4+0.2", "q:0.4+0.4+0.2,reward:0+0+0", "q:0.01+0.98+0.01,p:0.01+0.97+0.02"),
+        *("penalty:k1,usage:loss", "penalty:k3,usage:loss,q:0.9+0.05+0.05,reward:1+0+0,beta:0.2"),
+        "penalty:flipped,usage:reward,q:0.01+0.01+0.98,p:0.02+0.01+0.97,reward:1+0+-1,beta:0.2",
+    ),
+    model={"penalty": "k2", "usage": "loss"},
+)
+
+CASES = (SIMPLEX_FLOW, TWO_GAUSSIANS, TANGENT_LINE, VOCABULARY)

@@ -1,5 +1,6 @@
 // Makes the custom elements known, once a page, however often the bundle is loaded.
 
+import { Prefixes } from "./prefixes/index.js";
 import { SimplexFlow } from "./simplex-flow/index.js";
 import { TangentLine } from "./tangent-line/index.js";
 import { TwoGaussians } from "./two-gaussians/index.js";
@@ -8,6 +9,7 @@ import { VocabularyFigure } from "./vocabulary/index.js";
 export const figures = {
   "kl-simplex-flow": SimplexFlow,
   "kl-two-gaussians": TwoGaussians,
+  "kl-prefixes": Prefixes,
   "kl-tangent-line": TangentLine,
   "kl-vocabulary": VocabularyFigure,
 };

@@ -423,12 +423,102 @@ def simplex_targets() -> dict:
     }
 
 
+# --- two tokens, and what a loss on them drops --------------------------------------------------
+
+PREFIXES = [  # q(A), q(A|A), q(A|B), and the same of p
+    (0.5, 0.9, 0.4, 0.6, 0.2, 0.5),
+    (0.1, 0.98, 0.02, 0.6, 0.02, 0.98),
+    (0.3, 0.25, 0.7, 0.3, 0.6, 0.55),
+    (0.85, 0.5, 0.1, 0.35, 0.5, 0.45),
+]
+
+
+def prefix(*chances: float) -> dict:
+    """Derivatives of sums over the four sequences, with the sampled ones held where a loss does.
+
+    ``later`` is the mean of the first token's score times the second one's log ratio, and ``own``
+    of each token's score times its own value of k3, which is what k3 as a loss leaves out of it.
+    """
+    q, p = [mp.mpf(str(c)) for c in chances[:3]], [mp.mpf(str(c)) for c in chances[3:]]
+    start = [mp.log(c / (1 - c)) for c in q]
+
+    def tokens(of_a):
+        """The probabilities of the two tokens of AA, AB, BA and BB."""
+        first = [of_a[0], 1 - of_a[0]]
+        return [(first[i], (1 - c, c)[j]) for i, c in enumerate(of_a[1:]) for j in (1, 0)]
+
+    def policy(logits):
+        return tokens([1 / (1 + mp.exp(-logit)) for logit in logits])
+
+    ref, now = tokens(p), policy(start)
+    drawn = [a * b for a, b in now]
+
+    def mean(values):
+        return sum(weight * value for weight, value in zip(drawn, values, strict=True))
+
+    def kl(logits):
+        pairs = zip(policy(logits), ref, strict=True)
+        return sum(a * b * mp.log(a * b / (c * d)) for (a, b), (c, d) in pairs)
+
+    def log_ratios(logits):
+        both = zip(policy(logits), ref, strict=True)
+        return [[mp.log(s / t) for s, t in zip(us, them, strict=True)] for us, them in both]
+
+    def gradient(fn):
+        def along(i, x):
+            return fn([x if k == i else logit for k, logit in enumerate(start)])
+
+        return [float(mp.diff(lambda x, i=i: along(i, x), start[i])) for i in range(3)]
+
+    def loss(value):
+        return lambda logits: mean([sum(value(-l) for l in row) for row in log_ratios(logits)])
+
+    held = log_ratios(start)
+    fixed = [[mp.expm1(-l) + l for l in row] for row in held]
+
+    def scored(weights):
+        """A policy gradient: the derivative of the mean of weights times log q of the tokens."""
+        return lambda logits: mean(
+            [
+                sum(w * mp.log(s) for w, s in zip(ws, us, strict=True))
+                for ws, us in zip(weights, policy(logits), strict=True)
+            ]
+        )
+
+    def first(of_a):
+        return kl([mp.log(of_a / (1 - of_a)), *start[1:]])
+
+    least = mp.findroot(lambda x: mp.diff(first, x), (p[0] / 3, p[0]), solver="secant")
+    return {
+        "chances": list(chances),
+        "kl": float(kl(start)),
+        "kept": {
+            "k2": gradient(loss(lambda l: l**2 / 2)),
+            "k3": gradient(loss(lambda l: mp.expm1(l) - l)),
+        },
+        "own": gradient(scored(fixed)),
+        "later": gradient(scored([[second, 0] for _, second in held])),
+        "sum": gradient(kl),
+        "rest": float(first(p[0])),
+        "least": {"q": float(least), "kl": float(first(least))},
+        "leaves": [
+            [float(weight), float(a * b)] for weight, (a, b) in zip(drawn, ref, strict=True)
+        ],
+    }
+
+
+def prefixes() -> list[dict]:
+    with mp.workdps(30):
+        return [prefix(*chances) for chances in PREFIXES]
+
+
 def fixtures() -> dict[str, object]:
     return {
         "generator": generator(),
         "arithmetic": arithmetic(),
         "averages": averages(),
         "control_variates": control_variates(),
+        "prefixes": prefixes(),
         "vocabularies": vocabularies(),
         "simplex_gradients": simplex_gradients(),
         "simplex_flows": simplex_flows(),

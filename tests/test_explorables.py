@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from html.parser import HTMLParser
+from math import log
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from make_explorable_fixtures import (
     control_variates,
     generator,
     law_of_average,
+    prefixes,
     simplex_flows,
     simplex_gradients,
     simplex_targets,
@@ -25,7 +27,7 @@ from make_explorable_fixtures import (
 
 import kllab
 from kllab import InputError, explorables, figures
-from kllab.explorables import _element, _simplex_flow, _vocabulary
+from kllab.explorables import _element, _prefixes, _simplex_flow, _vocabulary
 from kllab.explorables._picture import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
@@ -406,6 +408,83 @@ def test_what_simplex_flow_cannot_show_is_refused(argument, value):
     assert error.value.argument == argument
 
 
+def test_prefixes_brings_its_state_and_its_picture(monkeypatch):
+    monkeypatch.setenv("KLLAB_BOOK", "1")
+    figure = explorables.prefixes(loss="k3", q="token", q_after=(0.25, 0.7), p_after=(0.02, 0.98))
+    outline = Outline(figure._repr_html_())
+    (element,) = outline.all("kl-prefixes")
+    assert "min-height" in element.pop("style")
+    expected = {"loss": "k3", "q": "token", "qa": "0.25", "qb": "0.7"}
+    assert element == expected | {"p": "0.6", "pa": "0.02", "pb": "0.98"}
+    (image,) = outline.all("img")
+    assert "what the loss of k3 keeps of the gradient" in image["alt"]
+
+
+@pytest.mark.parametrize("loss", ["k2", "k3", "kl"])
+@pytest.mark.parametrize("row", stored("prefixes"), ids=lambda row: f"{row['kl']:.3g}")
+def test_the_picture_of_prefixes_has_the_gradients_of_the_browser(row, loss):
+    """Parts and best first token from kllab are those of the fixture, by sums over sequences."""
+    logits, ref = (_prefixes._logits(*row["chances"][i : i + 3]) for i in (0, 3))
+    kept, full = _prefixes._parts(loss, logits, ref)
+    exact = {"rel": 1e-12, "abs": 1e-13}
+    assert kept.tolist() == pytest.approx(row["kept"]["k3" if loss == "k3" else "k2"], **exact)
+    assert full.tolist() == pytest.approx(row["sum"], **exact)
+    assert float(_prefixes._best(logits, ref)[0].exp()) == pytest.approx(row["least"]["q"])
+
+
+@pytest.mark.parametrize(
+    ("loss", "own"),
+    [
+        ("k2", lambda q, p: q * log(q / p) + (1 - q) * log((1 - q) / (1 - p))),
+        ("k3", lambda q, p: p * log(p / q) + (1 - p) * log((1 - p) / (1 - q))),
+    ],
+)
+def test_the_curve_of_the_loss_in_the_picture_of_prefixes(loss, own):
+    ref = _prefixes._logits(0.6, 0.2, 0.5)
+    for q in (0.1, 0.9):
+        drawn = _prefixes._own(loss, _prefixes._logits(q)[0], ref)
+        assert float(drawn) == pytest.approx(own(q, 0.6), rel=1e-12)
+
+
+# With q(A) = ½: kept ¼ log(p(B)/p(A)), and the KL after A is .9 log 4.5 − .1 log 8, after B
+# .4 log .8 + .6 log 1.2; the dropped term is ¼ of their difference.
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "k2 as a loss on tokens keeps −0.101 and leaves out +0.281 of a gradient of +0.180"),
+        ({}, "q(A) = p(A) = 0.6, where KL(Q‖P) is 0.695 nats; the least is 0.540, at q(A) = 0.327"),
+        ({"loss": "k3"}, "k3 as a loss on tokens keeps −0.100 and leaves out +0.280 of"),
+        ({"loss": "kl", "q": "token"}, "the exact KL as a loss on tokens keeps 0 and leaves out"),
+        ({"q": "least"}, "keeps −0.248 and leaves out +0.248 of a gradient of 0."),
+        ({"q_after": (0.2, 0.5)}, "keeps −0.101 and leaves out 0 of a gradient of −0.101"),
+        ({"q": "token", "q_after": (0.2, 0.5)}, "keeps 0 and leaves out 0 of a gradient of 0"),
+    ],
+)
+def test_the_caption_of_prefixes(settings, words):
+    assert words in Outline(explorables.prefixes(**settings).fallback).text
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("loss", "k1"),
+        ("loss", None),
+        ("q", 0.0),
+        ("q", "most"),
+        ("q_after", (0.5, 0.99)),
+        ("q_after", (0.5,)),
+        ("q_after", 0.5),
+        ("p", "token"),
+        ("p", float("nan")),
+        ("p_after", (True, 0.5)),
+    ],
+)
+def test_what_prefixes_cannot_show_is_refused(argument, value):
+    with pytest.raises(InputError) as error:
+        explorables.prefixes(**{argument: value})
+    assert error.value.argument == argument
+
+
 def numbers(value):
     """A nested fixture with its numbers as pytest.approx, so that a rounding is no difference."""
     if isinstance(value, dict):
@@ -418,7 +497,7 @@ def numbers(value):
 @pytest.mark.parametrize(
     "make",
     [
-        *(generator, arithmetic, control_variates, vocabularies),
+        *(generator, arithmetic, control_variates, prefixes, vocabularies),
         *(simplex_gradients, simplex_flows, simplex_targets),
     ],
 )

@@ -252,4 +252,54 @@ SIMPLEX_FLOW = Case(
     model={"penalty": "k2", "usage": "loss"},
 )
 
-CASES = (SIMPLEX_FLOW, TWO_GAUSSIANS, TANGENT_LINE, VOCABULARY)
+PREFIXES = Case(
+    name="prefixes",
+    make=explorables.prefixes,
+    says=(
+        "k2 as a loss has gradient −0.101 at the first token, so descent raises q(A)",
+        "It drops the score of that token times the KL that follows, +0.281",
+        "is +0.180: the dropped term turns the sign, and descent lowers q(A)",
+        "the least is 0.540, at q(A) = 0.327",
+    ),
+    plots=3,
+    picture="Left: for three logits",
+    caption="leaves out +0.281 of a gradient of +0.180",
+    stops=(
+        *("loss", "q", "qa", "qb", "p", "pa", "pb"),
+        *("q(A) in the tree", "q(A|A) in the tree", "q(A|B) in the tree", "q(A) on the curve"),
+        *("Token loss rests", "Least KL(Q‖P)", "Reset", "Copy link"),
+    ),
+    keys=(
+        (handle_selector("q(A) in the tree"), "PageDown"),
+        (handle_selector("q(A) on the curve"), "ArrowRight"),
+        (handle_selector("q(A|A) in the tree"), "End"),
+        (handle_selector("q(A|B) in the tree"), "Home"),
+        (slider("p"), "ArrowLeft"),
+        (".control-loss select", "ArrowDown"),
+    ),
+    keyed="loss:k3,q:0.41,qa:0.98,qb:0.02,p:0.59",
+    mouse=Drag(handle_selector("q(A) on the curve"), -60, 0.2, 0.35),
+    finger=Drag(handle_selector("q(A) in the tree"), -48, 0.1, 0.4),
+    again="Least KL",
+    change=(
+        (slider("qb"), "0.7"),
+        (slider("pa"), "0.35"),
+        (".control-loss select", "k3"),
+        ("button:text('Least KL')", ""),
+    ),
+    changed="loss:k3,q:least,qb:0.7,pa:0.35",
+    hostile="loss:k9,q:most,qa:least,qb:NaN,p:,pa:-",
+    beyond=(
+        "loss:constructor,q:1e300,qa:-1,qb:0.999,p:token,pa:1e-9,pb:2",
+        {"loss": "k2", "q": 0.98, "qa": 0.02, "qb": 0.98, "p": 0.6, "pa": 0.02, "pb": 0.98},
+    ),
+    full="loss:k3,q:0.1,qa:0.98,pa:0.02,qb:0.02,pb:0.98",
+    crowded=(
+        *("", "q:token", "q:least", "loss:k3,q:0.1,qa:0.98,pa:0.02,qb:0.02,pb:0.98"),
+        *("q:0.98,p:0.98,qa:0.02,pa:0.98", "q:0.02,qb:0.98,pb:0.02", "loss:k3,p:0.02,q:0.98"),
+        *("q:token,qa:0.2,qb:0.5", "loss:kl,q:least,qa:0.98,pa:0.02,p:0.02,qb:0.49,pb:0.51"),
+    ),
+    model={"loss": "kl", "q": "least"},
+)
+
+CASES = (SIMPLEX_FLOW, TWO_GAUSSIANS, TANGENT_LINE, VOCABULARY, PREFIXES)

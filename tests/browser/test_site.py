@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from cases import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
@@ -162,7 +163,7 @@ def test_without_scripts_the_chapter_is_there(chrome, address):
             page.goto(f"{address}/{name}", wait_until="load")
             assert page.locator(".bd-article h1").count() == 1
             assert page.locator("figure img").count() > 0
-            for figure in page.locator("kl-two-gaussians, kl-tangent-line, kl-vocabulary").all():
+            for figure in page.locator(", ".join(case.tag for case in CASES)).all():
                 assert figure.locator("img").is_visible()
         # Scripts that the page preloads are given up, and that counts as failed.
         assert [fault for fault in faults if ".js" not in fault] == []

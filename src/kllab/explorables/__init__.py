@@ -11,9 +11,10 @@ way to the figure; on paper, on GitHub and without scripts it stays.
 """
 
 from kllab.explorables._element import Explorable
+from kllab.explorables._prefixes import prefixes
 from kllab.explorables._simplex_flow import simplex_flow
 from kllab.explorables._tangent_line import tangent_line
 from kllab.explorables._two_gaussians import two_gaussians
 from kllab.explorables._vocabulary import vocabulary
 
-__all__ = ["Explorable", "simplex_flow", "tangent_line", "two_gaussians", "vocabulary"]
+__all__ = ["Explorable", "prefixes", "simplex_flow", "tangent_line", "two_gaussians", "vocabulary"]

@@ -7,6 +7,7 @@ import { planeHandle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
 import { footer } from "../kit/footer.js";
 import { fixed, twoDigits } from "../kit/format.js";
+import { reducedMotion } from "../kit/motion.js";
 import { panel, retitle } from "../kit/plot.js";
 import { fillTable, numbersTable } from "../kit/table.js";
 import { Model, PENALTIES, TOKENS, USAGES, stepped, timeAt, withShare } from "./model.js";
@@ -48,7 +49,8 @@ const css = `
 .best { fill: var(--kl-paper); stroke: var(--kl-ink); stroke-width: 2px; }
 .handle.plane.q .knob { fill: var(--kl-ink); stroke: var(--kl-ink); }
 .handle.plane.p .knob { fill: var(--kl-p); stroke: var(--kl-p-text); }
-.numbers tbody th { font-weight: 400; white-space: normal; }
+.numbers th { white-space: normal; }
+.numbers tbody th { font-weight: 400; }
 `;
 
 export class SimplexFlow extends KlFigure {
@@ -152,7 +154,7 @@ export class SimplexFlow extends KlFigure {
           this.panels.own.element,
         ),
         group(
-          h("div", { class: "buttons" }, this.run, this.rewarded),
+          h("div", { class: "buttons" }, reducedMotion() ? null : this.run, this.rewarded),
           this.controls.p.element,
           this.panels.truth.element,
         ),

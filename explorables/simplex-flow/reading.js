@@ -14,7 +14,7 @@ export const FORMULAS = {
   flipped: "k3 upside down: 1/r − 1 + log r",
 };
 
-export const PLACES = { loss: "as loss", reward: "in the reward", both: "as both" };
+export const PLACES = { loss: "as loss", reward: "in the reward", both: "in loss and reward" };
 
 export const placed = ({ penalty, usage }) => `${PENALTY_NAMES[penalty]} ${PLACES[usage]}`;
 
@@ -73,8 +73,8 @@ function step(state, { own, truth, angle, ratio, target: terms }) {
   if (still) return "So nothing moves q on average.";
   if (isKl(terms)) return `From q it takes ${wanted(state)}.`;
   const far = `${nats(ratio)} times as far`;
-  if (angle > 179.5) return `From q it steps the opposite way to ${wanted(state)}, ${far}.`;
-  if (angle < 0.5) return `From q it steps the way of ${wanted(state)}, ${far}.`;
+  if (angle > 179.5) return `From q it steps against ${wanted(state)}, ${far}.`;
+  if (angle < 0.5) return `From q it steps along ${wanted(state)}, ${far}.`;
   return `From q it steps ${angleName(angle)} off ${wanted(state)}, ${far}.`;
 }
 

@@ -323,8 +323,8 @@ test("laws and rewards from a link are brought into their range, or dropped", ()
 // ---- words -------------------------------------------------------------------------------------
 
 test("the sentence says what is followed, by how much it is off, and where it ends", () => {
-  assert.match(say({}), /^k3 in the reward follows KL\(q‖p\) − KL\(p‖q\), not KL\(q‖p\), though its mean is KL\(q‖p\), 0\.184 nats\. From q it steps the opposite way to −∇KL\(q‖p\), 0\.140 times as far\..*ends with A alone, where KL\(q‖p\) is 0\.916; the true gradient leads to p\.$/);
-  assert.match(say({ usage: "loss" }), /follows KL\(p‖q\), not KL.*steps the way of −∇KL\(q‖p\), 1\.14 times as far\. Gradient flow from q ends at p\.$/);
+  assert.match(say({}), /^k3 in the reward follows KL\(q‖p\) − KL\(p‖q\), not KL\(q‖p\), though its mean is KL\(q‖p\), 0\.184 nats\. From q it steps against −∇KL\(q‖p\), 0\.140 times as far\..*ends with A alone, where KL\(q‖p\) is 0\.916; the true gradient leads to p\.$/);
+  assert.match(say({ usage: "loss" }), /follows KL\(p‖q\), not KL.*steps along −∇KL\(q‖p\), 1\.14 times as far\. Gradient flow from q ends at p\.$/);
   assert.match(say({ penalty: "k2", usage: "loss" }), /^k2 as loss follows KL\(q‖p\), though its mean is 0\.182 nats and KL\(q‖p\) is 0\.184\. From q it takes −∇KL/);
   assert.match(say({ penalty: "k1", usage: "loss" }), /no expected gradient, though its mean is KL.*nothing moves q.*leaves q where it is; the true gradient leads to p/);
   assert.match(say({ penalty: "k1", usage: "loss", reward: REWARD }), /Only the reward pulls.*4\.4° off the true step.*with A alone, where KL\(q‖π\*\)/);

@@ -200,7 +200,7 @@ SIMPLEX_FLOW = Case(
     make=explorables.simplex_flow,
     says=(
         "k3 in the reward follows KL(q‖p) − KL(p‖q), not KL(q‖p), though its mean is KL(q‖p)",
-        "steps the opposite way to −∇KL(q‖p), 0.140 times as far",
+        "steps against −∇KL(q‖p), 0.140 times as far",
         "ends with A alone, where KL(q‖p) is 0.916; the true gradient leads to p",
     ),
     plots=3,
@@ -208,7 +208,7 @@ SIMPLEX_FLOW = Case(
     caption="ends at (1.00, 0.00, 0.00)",
     stops=(
         *("penalty", "usage", "qA", "qB", "qC", "reference p", "policy q"),
-        *("Let it run", "With a reward", "pA", "pB", "pC", "Reset", "Copy link"),
+        *("With a reward", "pA", "pB", "pC", "Reset", "Copy link"),
     ),
     keys=(
         (handle_selector("policy q"), "ArrowRight"),
@@ -302,4 +302,52 @@ PREFIXES = Case(
     model={"loss": "kl", "q": "least"},
 )
 
-CASES = (SIMPLEX_FLOW, TWO_GAUSSIANS, TANGENT_LINE, VOCABULARY, PREFIXES)
+DICTIONARY = Case(
+    name="dictionary",
+    make=explorables.dictionary,
+    says=(
+        "Its mean is KL(q‖p), and no sample is below 0",
+        "As a loss it follows KL(p‖q).",
+        "worth 0.718, and its score has the weight −1.72, against −1.00 for KL(q‖p)",
+    ),
+    plots=3,
+    picture="Left: the value of r - 1 - l",
+    caption="the gradient is that of KL(p‖q)",
+    stops=(
+        *("example", "formula", "as loss", "as reward", "as both", "l", "log r of the sample"),
+        *("Reset", "Copy link"),
+    ),
+    keys=(
+        (handle_selector("log r of the sample"), "ArrowLeft"),
+        (handle_selector("log r of the sample"), "PageDown"),
+        (slider("l"), "ArrowRight"),
+        (".control-example select", "ArrowDown"),
+        ("button:text('as reward')", "Enter"),
+    ),
+    keyed="formula:abs(l),usage:reward,l:0.5",
+    mouse=Drag(handle_selector("log r of the sample"), -100, -1.4, -0.8),
+    finger=Drag(handle_selector("log r of the sample"), -48, -0.3, 0.3),
+    again="as reward",
+    change=(
+        (".control-formula input", "clamp(l, -2, 2)^2/2"),
+        (slider("l"), "-2.5"),
+        ("button:text('as both')", ""),
+    ),
+    changed="formula:clamp(l;-2;2)^2/2,usage:both,l:-2.5",
+    hostile="formula:constructor(l),usage:metric,l:x",
+    beyond=(
+        "formula:max(l;0)/0*0,usage:both,l:1e300",
+        {"formula": "max(l, 0)/0*0", "usage": "both", "l": 3},
+    ),
+    full="formula:clamp(k3;-2;2),usage:reward,l:0.5",
+    crowded=(
+        *("", "formula:l^2/2", "formula:-l,l:3", "formula:-l,l:-3"),
+        *("formula:clamp(k3;-10;10),l:2.8", "formula:clamp(k3;0;1.5),l:-1"),
+        *("formula:max(l;0),l:-1.5", "formula:clamp(l;-0.5;0.5),l:0", "formula:exp(5*l),l:-3"),
+        *("formula:1e7*k3,usage:reward", "formula:log(l),l:-1", "formula:0*l,usage:both"),
+        "formula:detach(clamp(0.3*r^2-2*sqrt(r)+abs(l)/4;-10;1.5)-k2)+k2/3,usage:both,l:-3",
+    ),
+    model={"formula": "abs(l)", "usage": "reward"},
+)
+
+CASES = (SIMPLEX_FLOW, TWO_GAUSSIANS, TANGENT_LINE, VOCABULARY, PREFIXES, DICTIONARY)

@@ -159,3 +159,9 @@ def test_a_change_while_the_paths_run_shows_its_result_at_once(open_http):
     page.wait_for_timeout(300)
     assert path(page) == shown
     assert table(page)[5] == "flow ends at\tp\tp"
+
+
+def test_nothing_offers_to_run_where_no_motion_is_wanted(open_http):
+    page = open_http("one")
+    assert page.get_by_role("button", name="With a reward").count() == 1
+    assert page.get_by_role("button", name="Let it run").count() == 0

@@ -23,7 +23,7 @@ from kllab.gradients import USAGES, dictionary
 
 PENALTIES = {"k1": K1, "k2": K2, "k3": K3, "abs": torch.abs, "flipped": lambda log_r: K3(-log_r)}
 NAMES = {"abs": "|log r|", "flipped": "k3 upside down"}
-PLACES = {"loss": "as loss", "reward": "in the reward", "both": "as both"}
+PLACES = {"loss": "as loss", "reward": "in the reward", "both": "in loss and reward"}
 SYMBOLS = {"kl_qp": "KL(q‖p)", "kl_pq": "KL(p‖q)", "chi2_qp": "χ²(q‖p)", "tv": "TV(q, p)"}
 DEAD = -500.0  # a flow that takes a token below e^-500 has left for the boundary
 LONG = 1e7  # the time by which others have arrived

@@ -1,5 +1,6 @@
 // Makes the custom elements known, once a page, however often the bundle is loaded.
 
+import { Dictionary } from "./dictionary/index.js";
 import { Prefixes } from "./prefixes/index.js";
 import { SimplexFlow } from "./simplex-flow/index.js";
 import { TangentLine } from "./tangent-line/index.js";
@@ -12,6 +13,7 @@ export const figures = {
   "kl-prefixes": Prefixes,
   "kl-tangent-line": TangentLine,
   "kl-vocabulary": VocabularyFigure,
+  "kl-dictionary": Dictionary,
 };
 
 export function register({ ownsAddress }) {

@@ -512,6 +512,73 @@ def prefixes() -> list[dict]:
         return [prefix(*chances) for chances in PREFIXES]
 
 
+# --- formulas ---------------------------------------------------------------------------------
+
+
+def straight_through(l):
+    """k3 with the gradient of k2."""
+    return (l.exp() - 1 - l - l**2 / 2).detach() + l**2 / 2
+
+
+FORMULAS = {  # as typed, and the same by hand
+    "-l": lambda l: -l,
+    "l^2/2": lambda l: l.square() / 2,
+    "r - 1 - l": lambda l: l.exp() - 1 - l,
+    "abs(l)": torch.abs,
+    "max(l, 0)": torch.relu,
+    "exp(-l) - 1 + l": lambda l: torch.exp(-l) - 1 + l,
+    "clamp(r - 1 - l, -10, 10)": lambda l: (l.exp() - 1 - l).clamp(-10, 10),
+    "clamp(l, -2, 2)^2/2": lambda l: l.clamp(-2, 2).square() / 2,
+    "clamp(l, -0.75, 0.75)": lambda l: l.clamp(-0.75, 0.75),
+    "detach(k3 - k2) + k2": straight_through,
+    "(k2 + k3)/2": lambda l: (l.square() / 2 + l.exp() - 1 - l) / 2,
+    "sqrt(1 + l^2) - 1": lambda l: torch.sqrt(1 + l.square()) - 1,
+    "l^4/12 + 2": lambda l: l.pow(4) / 12 + 2,
+    "-log(1 + r)/2": lambda l: -torch.nn.functional.softplus(l) / 2,
+    "tanh(l)": torch.tanh,
+    "sign(l)": torch.sign,
+    "r^1.5/1.5 - l": lambda l: torch.exp(1.5 * l) / 1.5 - l,
+    "r^2/3 - 2*sqrt(r) + abs(l)/4": lambda l: (2 * l).exp() / 3 - 2 * (l / 2).exp() + l.abs() / 4,
+    "2*(r - 1) + 3": lambda l: 2 * torch.expm1(l) + 3,
+    "-l + 0.37*(r - 1)": lambda l: -l + 0.37 * torch.expm1(l),
+}
+FORMULA_POINTS = [-2.0, -0.5, 0.25, 1.25]
+THREE_TOKENS = ([0.7, 0.2, 0.1], [0.4, 0.4, 0.2])
+
+
+def formulas() -> list[dict]:
+    """What ``audit`` says of each one's value, and ``gradients.dictionary`` of its gradient.
+
+    ``f`` is the generator less its tangent at r = 1, where the package knows it by quadrature.
+    """
+    at = torch.tensor(FORMULA_POINTS, dtype=torch.float64)
+    log_q, log_p = (torch.tensor(law, dtype=torch.float64).log() for law in THREE_TOKENS)
+    out = []
+    for text, fn in FORMULAS.items():
+        report = kllab.audit(lambda log_r, fn=fn: fn(log_r))
+        part = report.value
+        value = {"verdict": part.verdict, "terms": part.terms, "region": list(part.region)}
+        value["constant"] = part.free.get("constant", 0.0) if part.verdict != "unknown" else 0.0
+        value["mean"] = float(log_q.exp() @ fn(log_p - log_q))
+        for usage in kllab.gradients.USAGES:
+            entry = kllab.gradients.dictionary(fn, usage=usage)
+            gradient = kllab.gradients.expected(fn, log_q, log_p, usage=usage)
+            out.append(
+                {
+                    "formula": text,
+                    "usage": usage,
+                    "value": value,
+                    "verdict": entry.verdict,
+                    "terms": entry.terms,
+                    "region": list(entry.region),
+                    "convex": entry.is_convex,
+                    "f": entry.f(at).tolist() if entry.verdict == "unknown" else None,
+                    "gradient": (gradient + 0.0).tolist(),
+                }
+            )
+    return out
+
+
 def fixtures() -> dict[str, object]:
     return {
         "generator": generator(),
@@ -520,6 +587,7 @@ def fixtures() -> dict[str, object]:
         "control_variates": control_variates(),
         "prefixes": prefixes(),
         "vocabularies": vocabularies(),
+        "formulas": formulas(),
         "simplex_gradients": simplex_gradients(),
         "simplex_flows": simplex_flows(),
         "simplex_targets": simplex_targets(),

@@ -14,8 +14,10 @@ import torch
 from make_explorable_fixtures import (
     AVERAGES,
     FOLDER,
+    FORMULAS,
     arithmetic,
     control_variates,
+    formulas,
     generator,
     law_of_average,
     prefixes,
@@ -27,7 +29,7 @@ from make_explorable_fixtures import (
 
 import kllab
 from kllab import InputError, explorables, figures
-from kllab.explorables import _element, _prefixes, _simplex_flow, _vocabulary
+from kllab.explorables import _dictionary, _element, _prefixes, _simplex_flow, _vocabulary
 from kllab.explorables._picture import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
@@ -485,6 +487,116 @@ def test_what_prefixes_cannot_show_is_refused(argument, value):
     assert error.value.argument == argument
 
 
+def test_dictionary_brings_its_state_and_its_picture(monkeypatch):
+    monkeypatch.setenv("KLLAB_BOOK", "1")
+    html = explorables.dictionary(formula="max(l, 0)", usage="both", log_r=-0.5)._repr_html_()
+    (element,) = Outline(html).all("kl-dictionary")
+    assert "min-height" in element.pop("style")
+    assert element == {"formula": "max(l, 0)", "usage": "both", "l": "-0.5"}
+    (image,) = Outline(html).all("img")
+    assert "the value of max(l, 0) against log r" in image["alt"]
+    assert "as a loss and as a reward" in image["alt"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_formula_is_the_function_that_is_written_by_hand(text):
+    """Values and slopes, off the places where a slope jumps."""
+    log_r = torch.linspace(-3.1, 3.2, 50, dtype=torch.float64)
+    both = []
+    for fn in (_dictionary.penalty_of(text), FORMULAS[text]):
+        leaf = log_r.clone().requires_grad_()
+        value = fn(leaf)
+        slope = torch.zeros_like(leaf)
+        if value.requires_grad:
+            (slope,) = torch.autograd.grad(value.sum(), leaf, materialize_grads=True)
+        both.append((value.detach(), slope))
+    for ours, by_hand in zip(*both, strict=True):
+        assert torch.allclose(ours, by_hand, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("-l^2", lambda l: -(l**2)),
+        ("2^-l^2", lambda l: 2 ** -(l**2)),
+        ("2^3^2 + 0*l", lambda l: 512 + 0 * l),
+        ("e^l/pi**2", lambda l: l.exp() / torch.pi**2),
+        ("min(max(+l, -1, k1/2), 1)", lambda l: l.clamp(-1, 1).maximum(-l / 2).clamp(max=1)),
+        ("log1p(expm1(l)) - log(r)", lambda l: 0 * l),
+        (" 7 ", lambda l: torch.full_like(l, 7)),
+    ],
+)
+def test_a_formula_binds_as_on_paper(text, own):
+    log_r = torch.tensor([[-1.3, 0.4], [1.1, 2.0]], dtype=torch.float64)
+    value = _dictionary.penalty_of(text)(log_r)
+    assert value.shape == log_r.shape
+    assert torch.allclose(value, own(log_r), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "The mean is KL(q‖p); as a loss, the gradient is that of KL(p‖q), for log r"),
+        # q − p, and q(log(q/p) − KL(q‖p)) with KL(q‖p) = .7 log 1.75 − .3 log 2 = .1838.
+        ({}, "is (0.300, −0.200, −0.100) and that of KL(q‖p) (0.263, −0.175, −0.088)"),
+        (
+            {"formula": "k3", "usage": "reward"},
+            "KL(q‖p) − KL(p‖q), for log r from −3 to 3; f is not",
+        ),
+        ({"formula": "-l"}, "there is no expected gradient, for log r from −3 to 3. With"),
+        (
+            {"formula": "abs(l)"},
+            "no sum of known divergences; as a loss, the gradient is that of 2 TV",
+        ),
+        ({"formula": "clamp(k3, -10, 10)"}, "for log r from −3 to 2.61; f is convex"),
+        ({"formula": "3 + 0*l", "usage": "both"}, "The mean is the same for every pair"),
+        (
+            {"formula": "l^4"},
+            "that of no sum of known divergences, for log r from −3 to 3; f is convex",
+        ),
+        ({"formula": "exp(-l) + l", "log_r": -3}, "The mean is χ²(q‖p) − KL(q‖p) + 1; as a loss"),
+    ],
+)
+def test_the_caption_of_dictionary(settings, words):
+    assert words in Outline(explorables.dictionary(**settings).fallback).text
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *(
+            ("formula", text)
+            for text in ("", " ", "x", "l.real", "open(1)", "l if l else l", "not l")
+        ),
+        *(
+            ("formula", text)
+            for text in ("exp", "exp()", "exp(l, l)", "max(l)", "clamp(l, 1)", "f(x=1)")
+        ),
+        *(
+            ("formula", text)
+            for text in ("1j", "0x10", "1_0", "True", "1e999", "l//2", "l%2", "[l]")
+        ),
+        *(
+            ("formula", text)
+            for text in ("exp(*l)", "lambda: l", "(l:=1)", "'a'", "__import__('os')")
+        ),
+        *(("formula", text) for text in ("l+" * 60 + "l", "(" * 60 + "l", "l\0", 3, None)),
+        ("usage", "metric"),
+        ("log_r", 3.5),
+        ("log_r", "1"),
+    ],
+)
+def test_what_dictionary_cannot_show_is_refused(argument, value):
+    with pytest.raises(InputError) as error:
+        explorables.dictionary(**{argument: value})
+    assert error.value.argument == argument
+
+
+def test_a_formula_without_numbers_is_refused():
+    with pytest.raises(InputError, match="formula: expected finite values"):
+        explorables.dictionary(formula="log(-1 - l^2)", usage="reward")
+
+
 def numbers(value):
     """A nested fixture with its numbers as pytest.approx, so that a rounding is no difference."""
     if isinstance(value, dict):
@@ -497,7 +609,7 @@ def numbers(value):
 @pytest.mark.parametrize(
     "make",
     [
-        *(generator, arithmetic, control_variates, prefixes, vocabularies),
+        *(generator, arithmetic, control_variates, formulas, prefixes, vocabularies),
         *(simplex_gradients, simplex_flows, simplex_targets),
     ],
 )

@@ -37,11 +37,13 @@ export const lScale = (panel) => scaleLinear([-REACH, REACH], [panel.left, panel
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-/** A curve with a gap wherever it has no finite value. */
-function curve(points) {
+const BEYOND = 12; // px
+
+/** A curve with a gap wherever it has no finite value; what leaves the panel does not go far. */
+function curve(panel, points) {
   const stretches = [[]];
   for (const [x, y] of points) {
-    if (Number.isFinite(y)) stretches.at(-1).push([x, clamp(y, -1e4, 1e4)]);
+    if (Number.isFinite(y)) stretches.at(-1).push([x, clamp(y, panel.top - BEYOND, panel.bottom + BEYOND)]);
     else if (stretches.at(-1).length) stretches.push([]);
   }
   return stretches.map(polyline).join("");
@@ -96,14 +98,14 @@ export function drawValue(panel, view, handle) {
   shown.forEach(([from, to], i) => {
     const inside = SHOWN.filter((k) => GRID[k] >= from && GRID[k] <= to);
     keyed(panel.layers.flats, "path", `flat-${i}`, {
-      d: curve(inside.map((k) => [x(GRID[k]), y(value[k])])),
+      d: curve(panel, inside.map((k) => [x(GRID[k]), y(value[k])])),
       class: "flat",
     });
     kept.add(`flat-${i}`);
   });
   prune(panel.layers.flats, kept);
   keyed(panel.layers.curves, "path", "h", {
-    d: curve(SHOWN.map((i) => [x(GRID[i]), y(value[i])])),
+    d: curve(panel, SHOWN.map((i) => [x(GRID[i]), y(value[i])])),
     class: "line curve",
     "stroke-width": 2.5,
   });
@@ -142,7 +144,7 @@ export function drawWeight(panel, state, view) {
   const mark = view.sample.weight - view.atOne;
   twoCurves(panel, {
     yours: SHOWN.map((i) => [x(GRID[i]), y(weight[i])]),
-    truth: [-REACH, REACH].map((l) => [x(l), y(-l)]),
+    truth: SHOWN.map((i) => [x(GRID[i]), y(-GRID[i])]),
     marks: [[x(view.sample.l), y(mark)], [x(view.sample.l), y(view.sample.kl)]],
     name: WEIGHT[state.usage],
   });
@@ -171,12 +173,12 @@ export function drawGenerator(panel, view) {
 function twoCurves(panel, { yours, truth, marks, name }) {
   const { curves, dots: layer } = panel.layers;
   keyed(curves, "path", "truth", {
-    d: curve(truth),
+    d: curve(panel, truth),
     class: "line truth",
     "stroke-dasharray": DASHES.truth,
     "stroke-width": 2,
   });
-  keyed(curves, "path", "yours", { d: curve(yours), class: "line curve", "stroke-width": 2.5 });
+  keyed(curves, "path", "yours", { d: curve(panel, yours), class: "line curve", "stroke-width": 2.5 });
   const inside = marks.filter(([, y]) => Number.isFinite(y) && y >= panel.top && y <= panel.bottom);
   keyed(curves, "path", "sample", {
     d: marks.length ? `M${marks[0][0]},${panel.top}V${panel.bottom}` : "",

@@ -85,7 +85,9 @@ input:focus-visible, select:focus-visible, button:focus-visible, .link-text:focu
 .ghost { fill: none; stroke-width: 1px; stroke-linejoin: round; }
 
 /* Handles: fat where they are touched, small where they are seen */
-.handle { cursor: ew-resize; touch-action: pan-y; outline: none; }
+.handle { cursor: ew-resize; outline: none; }
+/* Chromium does not see touch-action inside an SVG. */
+.plot:has(.handle:not(.plane)) { touch-action: pan-y pinch-zoom; }
 .handle.plane { cursor: move; touch-action: none; }
 .handle .hit { fill: transparent; stroke: none; }
 .handle .ring { fill: none; stroke: none; }

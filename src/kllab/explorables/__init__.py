@@ -10,6 +10,7 @@ way to the figure; on paper, on GitHub and without scripts it stays.
   so, with a link to the published page if ``KLLAB_BOOK_URL`` names one.
 """
 
+from kllab.explorables._dictionary import dictionary
 from kllab.explorables._element import Explorable
 from kllab.explorables._prefixes import prefixes
 from kllab.explorables._simplex_flow import simplex_flow
@@ -17,4 +18,12 @@ from kllab.explorables._tangent_line import tangent_line
 from kllab.explorables._two_gaussians import two_gaussians
 from kllab.explorables._vocabulary import vocabulary
 
-__all__ = ["Explorable", "prefixes", "simplex_flow", "tangent_line", "two_gaussians", "vocabulary"]
+__all__ = [
+    "Explorable",
+    "dictionary",
+    "prefixes",
+    "simplex_flow",
+    "tangent_line",
+    "two_gaussians",
+    "vocabulary",
+]

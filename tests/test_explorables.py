@@ -566,7 +566,7 @@ def test_the_caption_of_dictionary(settings, words):
     [
         *(
             ("formula", text)
-            for text in ("", " ", "x", "l.real", "open(1)", "l if l else l", "not l")
+            for text in ("", " ", "x", "\uff4c", "l.real", "open(1)", "l if l else l", "not l")
         ),
         *(
             ("formula", text)

@@ -7,16 +7,20 @@ import { REACH } from "./fit.js";
 
 /**
  * A formula: kept as parse and print have left it, and dropped if it is none.  In a link it has no
- * spaces, and semicolons for commas, which part the fields there.
+ * spaces, so one there was a plus sign, and semicolons for commas, which part the fields.
  */
 const formula = (initial) => ({
   initial,
   parse(text) {
-    try {
-      return canonical(String(text).replaceAll(";", ","));
-    } catch {
-      return undefined;
+    const plain = String(text).replaceAll(";", ",");
+    for (const spelling of [plain, plain.replaceAll(" ", "+")]) {
+      try {
+        return canonical(spelling);
+      } catch {
+        // the other one, or none
+      }
     }
+    return undefined;
   },
   format: (text) => text.replaceAll(" ", "").replaceAll(",", ";"),
 });

@@ -107,7 +107,9 @@ def dictionary(
 def penalty_of(formula: str) -> Callable[[Tensor], Tensor]:
     """The function of log r that a formula is; ``InputError`` where it is none."""
     told = "a formula in l = log r, such as r - 1 - l"
-    odd = not isinstance(formula, str) or re.search(r"[^\w\s.,+*/^()-]|_|\d[xobj]", formula, re.I)
+    odd = not isinstance(formula, str) or re.search(
+        r"[^\w\s.,+*/^()-]|_|\d[xobj]", formula, re.A | re.I
+    )
     if odd or len(formula) > LONGEST:
         raise InputError("formula", f"{told}, of at most {LONGEST} characters", repr(formula))
     try:

@@ -14,17 +14,15 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from kllab import exact, figures, training
-from kllab._report import words
 from kllab.checks import InputError
 from kllab.estimators import K1, K2, K3
 from kllab.explorables._element import Explorable, explorable, within
-from kllab.explorables._picture import STYLE, image
+from kllab.explorables._picture import STYLE, image, sum_of
 from kllab.gradients import USAGES, dictionary
 
 PENALTIES = {"k1": K1, "k2": K2, "k3": K3, "abs": torch.abs, "flipped": lambda log_r: K3(-log_r)}
 NAMES = {"abs": "|log r|", "flipped": "k3 upside down"}
 PLACES = {"loss": "as loss", "reward": "in the reward", "both": "in loss and reward"}
-SYMBOLS = {"kl_qp": "KL(q‖p)", "kl_pq": "KL(p‖q)", "chi2_qp": "χ²(q‖p)", "tv": "TV(q, p)"}
 DEAD = -500.0  # a flow that takes a token below e^-500 has left for the boundary
 LONG = 1e7  # the time by which others have arrived
 
@@ -221,7 +219,7 @@ def _place(laws: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def _caption(penalty: str, usage: str, flows, log_q: Tensor, paths: list[Tensor], name: str) -> str:
     problem, entry = flows[0].problem, dictionary(PENALTIES[penalty], usage=usage)
     followed = {
-        "fits": f"follows {_followed(entry.terms)}",
+        "fits": f"follows {sum_of(entry.terms)}",
         "zero": "has no expected gradient",
         "unknown": "follows no known divergence",
     }[entry.verdict]
@@ -234,13 +232,6 @@ def _caption(penalty: str, usage: str, flows, log_q: Tensor, paths: list[Tensor]
         f"one {theirs}. Gradient flow from q ends at {_triple(ends[0].exp())}, where KL(q‖{goal}) "
         f"is {left:.3f}; the true gradient leads to {goal} = {_triple(problem.log_optimum.exp())}."
     )
-
-
-def _followed(terms: dict[str, float]) -> str:
-    text = words(terms)
-    for name, symbol in SYMBOLS.items():
-        text = text.replace(name, symbol)
-    return text
 
 
 def _triple(values: Tensor, digits: int = 2) -> str:

@@ -430,3 +430,23 @@ def test_a_forgotten_detach_adds_entropy():
     want = slope_of(lambda a: a @ np.log(a / p) + a @ np.log(a), q)
     assert np.allclose(ours, want, atol=1e-7)
     assert np.linalg.norm(ours - named({"kl_qp": 1}, q, p)) > 0.05
+
+
+@pytest.mark.parametrize("rate", [0.4, 0.2, 0.1])
+def test_descent_on_the_absolute_value_does_not_settle(rate):
+    """The page's descent, beside one with gradients written here: Σ q c (e − q)."""
+    p, start = np.array([0.4, 0.4, 0.2]), np.array([0.7, 0.2, 0.1])
+    stays = {}
+    for name in ("k2", "abs"):
+        ours, z, path = tensor(start), np.log(start), []
+        for _ in range(500):
+            g = gradients.expected(FUNCTIONS[name], ours, tensor(p), usage="loss")
+            ours = ours - rate * g
+            q = np.exp(z) / np.exp(z).sum()
+            z = z - rate * summed(WEIGHTS[name, "loss"](np.log(p / q)), q)
+            path.append(np.abs(np.exp(z) / np.exp(z).sum() - p).sum())
+            if name == "k2":
+                assert np.allclose(ours.softmax(-1), np.exp(z) / np.exp(z).sum(), atol=1e-12)
+        stays[name] = max(path[400:])
+    assert stays["k2"] < 1e-4
+    assert 0.1 * rate < stays["abs"] < rate

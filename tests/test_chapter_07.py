@@ -224,6 +224,18 @@ def test_the_dropped_token_pulls_two_hundred_times_harder():
     assert float(c["k3"][1] / c["k2"][1]) == pytest.approx(185.1, abs=0.1)
 
 
+def test_a_small_kl_does_not_make_the_two_directions_agree():
+    small = 1e-4
+    q, p = np.array([1 - small**2, small**2]), np.array([1 - small, small])
+    kl = q @ np.log(q / p)
+    assert kl == pytest.approx(small, rel=0.01)
+    error = np.linalg.norm((q - p) - kl_gradient(q, p)) / np.linalg.norm(kl_gradient(q, p))
+    loss = gradients.expected(K3, tensor(q), tensor(p), usage="loss").numpy()
+    true = gradients.expected(K1, tensor(q), tensor(p), usage="reward").numpy()
+    assert np.linalg.norm(loss - true) / np.linalg.norm(true) == pytest.approx(error, rel=1e-6)
+    assert error > 1000
+
+
 # --- step one ------------------------------------------------------------------------------------
 
 
@@ -266,6 +278,14 @@ def test_the_policy_term_reads_zero_and_follows_the_reward():
     signal = -(1 - 1 / size) * q * (reward - q @ reward)
     assert np.allclose(mean, signal, atol=1e-15)
     assert np.linalg.norm(signal) > 0.1
+
+
+def test_a_group_that_earns_the_same_teaches_nothing():
+    logits = tensor(Q).requires_grad_()
+    logprob = logits.log_softmax(-1)[torch.tensor([0, 1, 2, 0])]
+    advantage = gradients.less_baseline(torch.full((4,), 0.7).double(), how="mean")
+    (-advantage * torch.exp(logprob - logprob.detach())).mean().backward()
+    assert float(logits.grad.norm()) < 1e-15
 
 
 def test_the_logged_loss_rises_while_training_works():

@@ -99,10 +99,10 @@ class AuditReport:
     cases: dict[str, dict[str, float]]
     claimed: dict[str, bool | None]
     curve: dict[str, list[float]] = field(repr=False)
-    only: tuple[str, ...] = ()
-    weight_cut: bool = False
-    taken: str = ""
-    padding: str = ""
+    only: tuple[str, ...]
+    weight_cut: bool
+    taken: str
+    padding: str
     unit: str = "nats"
 
     @property

@@ -86,3 +86,64 @@ def test_whole_distributions():
     code, sentence = only(kllab.audit(full))
     assert code == "unknown"
     assert "(batch, time, vocabulary) are not judged" in sentence
+
+
+def percent(x):
+    return f"{100 * x:.3g} %"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "where"),
+    [
+        (None, 1.0, "above log r = 1"),
+        (-1.0, None, "below log r = -1"),
+        (-1.0, 1.5, "below log r = -1 and above log r = 1.5"),
+    ],
+)
+def test_where_a_clamp_is_and_what_it_takes(low, high, where):
+    def fn(logprob, ref_logprob):
+        l = (ref_logprob - logprob).clamp(low, high)
+        return torch.expm1(l) - l
+
+    found = {f.code: f for f in kllab.audit(fn, usage="loss", claim="kl_pq").findings}
+    said = {"value": "value is constant", "gradient": "gradient is exactly 0"}
+    for kind, words in said.items():
+        finding = found[f"clamp_{kind}"]
+        cost = finding.numbers["cost"]
+        worst = max(cost, key=cost.get)
+        price = f"on “{worst}” that takes {percent(cost[worst])} of it away"
+        assert finding.sentence == f"The {words} {where}; {price}."
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "where"),
+    [(None, 2.0, "above w = 2"), (0.5, None, "below w = 0.5"),
+     (0.25, 4.0, "below w = 0.25 and above w = 4")],
+)  # fmt: skip
+def test_where_a_weight_is_cut_and_what_that_moves(low, high, where):
+    def fn(logprob, ref_logprob, old_logprob):
+        w = (logprob - old_logprob).exp().clamp(low, high)
+        return (w * (logprob - ref_logprob)).mean()
+
+    report = kllab.audit(fn, usage="loss", samples="old_logprob", claim="kl_qp")
+    assert report.weight_cut
+    assert not report.agreement(strict=True)
+    for finding in report.findings:
+        cost = finding.numbers["weight_cost"]
+        worst = max(cost, key=cost.get)
+        assert f" {where}; on “{worst}” that moves it by {percent(cost[worst])}." in (
+            finding.sentence
+        )
+
+
+def test_another_function_farther_out():
+    def fn(logprob, ref_logprob):
+        l = ref_logprob - logprob
+        return torch.where(l.abs() < 3.5, -l, -3 * l)
+
+    report = kllab.audit(fn, claim="kl_qp")
+    finding = next(f for f in report.findings if f.code == "bias")
+    worst = max(finding.numbers, key=finding.numbers.get)
+    assert finding.sentence.startswith("Outside log r in [-3")
+    assert f"off by {percent(finding.numbers[worst])}" in finding.sentence
+    assert not report.weight_cut

@@ -488,7 +488,8 @@ def dictionary(fn: PerSample, *, usage: str) -> Entry:
     precision = torch.float32 if torch.equal(c_at(points + 2.0**-42), c) else torch.float64
     elsewhere = sum(parts(points, anchors[-1]).values())
     if float((elsewhere - c).abs().max()) > _fit.TOLERANCE[precision] * slack:
-        raise InputError("fn", "a function of ref_logprob − logprob alone", "one of more than that")
+        expected = "a penalty whose weight is a function of ref_logprob − logprob alone"
+        raise InputError("fn", expected, "one of more than that")
 
     columns = {name: -_fit.slope_and_integral(name)[0](points) for name in DIVERGENCES}
     one = {"constant": torch.ones_like(points)}

@@ -450,3 +450,44 @@ def test_descent_on_the_absolute_value_does_not_settle(rate):
         stays[name] = max(path[400:])
     assert stays["k2"] < 1e-4
     assert 0.1 * rate < stays["abs"] < rate
+
+
+def test_the_gradient_of_its_own_mean_is_shorter():
+    q, p = np.array([0.7, 0.2, 0.1]), np.array([0.4, 0.4, 0.2])
+    own = slope_of(lambda a: (a * np.abs(np.log(p / a))).sum(), q)
+    ours = gradients.expected(torch.abs, tensor(q), tensor(p), usage="both")
+    assert np.allclose(ours, own, atol=1e-8)
+    assert np.linalg.norm(own) == pytest.approx(0.4888, abs=1e-4)
+    assert np.linalg.norm([0.42, -0.28, -0.14]) == pytest.approx(0.5238, abs=1e-4)
+
+
+def from_one(c, log_r):
+    """f = −r ∫ c/r² dr from r = 1."""
+    return -math.exp(log_r) * quad(lambda t: float(c(t)) * math.exp(-t), 0, log_r)[0]
+
+
+@pytest.mark.parametrize("h", [lambda l: l**2 / 2, lambda l: math.expm1(l) - l, abs])
+def test_a_distance_as_a_reward_has_an_f_below_zero_right_of_one(h):
+    assert all(from_one(h, l) < 0 for l in (0.01, 0.1, 1.0, 3.0))
+    assert all(from_one(h, l) > 0 for l in (-0.01, -0.1, -1.0, -3.0))
+
+
+def test_the_middle_ground():
+    """½(r − 1)² as a loss: f is never negative, not convex, and merging tokens can raise D_f."""
+
+    def f(r):
+        return -r * np.log(r) + r - 1 + (r - 1) ** 2
+
+    for l in (-3.0, -1.0, -0.1, 0.1, 1.0, 2.5):
+        minus_slope = from_one(lambda t: -(math.exp(t) - 1) * math.exp(t), l)
+        assert minus_slope == pytest.approx(f(math.exp(l)), abs=1e-9)
+    r = np.geomspace(1e-4, 1e3, 5001)
+    assert (f(r) >= -1e-12).all()
+    assert (np.diff(f(np.linspace(0.01, 0.4, 101)), 2) < 0).all()
+
+    rng, raised = np.random.default_rng(0), 0
+    for _ in range(2000):
+        q, p = rng.dirichlet(np.ones(3), size=2)
+        merged_q, merged_p = (np.array([a[0] + a[1], a[2]]) for a in (q, p))
+        raised += merged_q @ f(merged_p / merged_q) > q @ f(p / q) + 1e-9
+    assert raised > 0

@@ -175,7 +175,7 @@ def test_the_average_of_both_is_half_of_a_chi_squared():
 
 # --- runs -----------------------------------------------------------------------------------------
 
-RUNS = page("laws", "sick", "sick-too", "blind", "break-it", "break-solution")
+RUNS = page("laws", "pick", "sick", "sick-too", "blind", "break-it", "break-solution")
 WANTED = {
     "top_two": "negative_kl",
     "swapped": "swapped",

@@ -209,7 +209,7 @@ def test_the_sheet_prints_on_one_side(chrome, base, paper):
             for part in page.locator(hidden).all():
                 assert not part.is_visible()
         page.emulate_media(media="screen")
-        assert page.locator("h1").is_visible()
+        assert page.locator(".bd-article h1").is_visible()
 
 
 def test_another_chapter_prints_on_many(chrome, address):

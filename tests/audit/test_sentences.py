@@ -147,3 +147,49 @@ def test_another_function_farther_out():
     assert finding.sentence.startswith("Outside log r in [-3")
     assert f"off by {percent(finding.numbers[worst])}" in finding.sentence
     assert not report.weight_cut
+
+
+def test_whether_single_values_can_be_negative():
+    def k3(logprob, ref_logprob):
+        return torch.expm1(ref_logprob - logprob) - (ref_logprob - logprob)
+
+    assert kllab.audit(k3).non_negative is True
+    assert kllab.audit(k2).non_negative is True
+    assert kllab.audit(k1).non_negative is False
+    assert "single values may be negative" in str(kllab.audit(k1))
+    assert "single values may be negative" not in str(kllab.audit(k3))
+
+
+def test_strict_judges_a_gradient_that_is_not_known_and_the_value():
+    def fn(logprob, ref_logprob):
+        l = ref_logprob - logprob
+        return -l.detach() + torch.sin(l) - torch.sin(l).detach()
+
+    report = kllab.audit(fn, usage="loss", claim="kl_pq")
+    assert (report.value.terms, report.gradient.verdict) == ({"kl_qp": 1.0}, "unknown")
+    assert report.agreement() is None
+    assert report.agreement(strict=True) is False
+
+
+def test_a_record_has_every_field_but_the_curve():
+    report = kllab.audit(k1, claim="kl_qp")
+    fields = set(vars(report)) - {"curve"}
+    assert set(report.to_dict()) == fields | {"schema", "agrees"}
+    assert fields >= {"cases", "aggregation", "value"}
+
+
+def test_the_advice_for_samples_of_an_older_policy():
+    """Weighted, they count as samples of the policy: a penalty; else an estimator."""
+
+    def weighted(logprob, ref_logprob, old_logprob):
+        l = ref_logprob - logprob
+        return (logprob - old_logprob).exp().detach() * (torch.expm1(l) - l)
+
+    def plain(logprob, old_logprob):
+        l = logprob - old_logprob
+        return torch.expm1(l) - l
+
+    for fn, claim, said in ((weighted, "kl_qp", "weighted_k3"), (plain, "chi2_pq", "bregman")):
+        report = kllab.audit(fn, usage="loss", samples="old_logprob", claim=claim)
+        assert not report.agrees
+        assert said in report.findings[0].instead, fn

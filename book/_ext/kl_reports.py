@@ -1,4 +1,5 @@
-"""``{public-reports} KIND``: which public report is caught by what, found out during the build.
+"""``{public-reports} KIND``: which public report is caught by what, found out during the build;
+``{audit-codes}``: what a finding of an audit can be.
 
 The functions and tensors are those of ``tests/audit/reports.py``.  Each is audited or diagnosed
 here, and a fault that is no longer found stops the build.
@@ -37,11 +38,30 @@ class PublicReports(SphinxDirective):
         for report in found:
             story = [nodes.paragraph("", report.fault), paragraph(links(report.threads))]
             body += row(story, list(answers(report)))
-        widths = [nodes.colspec(colwidth=width) for width in (50, 50)]
-        group = nodes.tgroup("", *widths, cols=len(widths))
-        group += nodes.thead("", row(*([nodes.paragraph("", title)] for title in TITLES)))
-        group += body
-        return [nodes.table("", group, classes=["colwidths-given"])]
+        return [table_of(TITLES, body, (50, 50))]
+
+
+class AuditCodes(SphinxDirective):
+    """A table of what a finding of an audit can be."""
+
+    def run(self) -> list[nodes.Node]:
+        from kllab.auditor import CODES
+
+        for path in package_files():
+            self.env.note_dependency(str(path))
+        body = nodes.tbody()
+        for code, meaning in CODES.items():
+            name = nodes.paragraph("", "", nodes.literal("", code))
+            body += row([name], [nodes.paragraph("", meaning)])
+        return [table_of(("Code", "Meaning"), body, (30, 70))]
+
+
+def table_of(titles: tuple[str, ...], body: nodes.tbody, widths: tuple[int, ...]) -> nodes.table:
+    """A table with a head."""
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=w) for w in widths), cols=len(widths))
+    group += nodes.thead("", row(*([nodes.paragraph("", title)] for title in titles)))
+    group += body
+    return nodes.table("", group, classes=["colwidths-given"])
 
 
 def package_files() -> set[Path]:
@@ -110,4 +130,5 @@ def row(*cells: list[nodes.Node]) -> nodes.row:
 
 def setup(app: Sphinx) -> dict:
     app.add_directive("public-reports", PublicReports)
+    app.add_directive("audit-codes", AuditCodes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -65,6 +65,14 @@ def test_the_page_shows_every_row_of_the_atlas_once(table):
     assert len({name.split("/")[0] for name in names}) >= 12
 
 
+def test_a_link_to_a_row_finds_it():
+    page = PAGE.read_text(encoding="utf-8")
+    for name in ATLAS:
+        assert page.count(f'<tr id="{kl_atlas.anchor(name)}"') == 1
+    glossary = (PAGE.parents[1] / "book" / "glossary.html").read_text(encoding="utf-8")
+    assert f'href="../notebooks/14_atlas.html#{kl_atlas.anchor("verl/low_var_kl")}"' in glossary
+
+
 def test_each_row_links_to_its_lines_at_its_commit_and_to_its_chapter(table):
     chapters = {path.name[:2]: path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
     for row in table[1:]:

@@ -39,7 +39,6 @@ SYMBOLS = {
     "hellinger2": "H²",
 }
 VERDICTS = {True: "agrees", False: "differs", None: "not judged"}
-ATLAS_CHAPTER = 14
 NO_TERMS = {"zero": "nothing", "unknown": "no known divergence", "not_asked": "—"}
 
 
@@ -109,8 +108,13 @@ class Chapter(SphinxRole):
         return [chapter_link(self.env, self.env.docname, number, text)], []
 
 
+def anchor(name: str) -> str:
+    """Where a row of the table stands on its page, for a link to it."""
+    return nodes.make_id(f"atlas-{name}")
+
+
 class AtlasRow(SphinxRole):
-    """``{atlas-row}`verl/k1```: a row's name, linked to the atlas, and what the audit finds."""
+    """``{atlas-row}`verl/k1```: a row's name, linked to it, and what the audit finds."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         from kllab.atlas import ATLAS
@@ -123,7 +127,16 @@ class AtlasRow(SphinxRole):
         found = f" estimates {written(entry.finds['value'])}"
         if entry.usage != "metric":
             found += f", pushes on {written(entry.finds['gradient'])}"
-        link = chapter_link(self.env, self.env.docname, ATLAS_CHAPTER, self.text)
+        link = addnodes.pending_xref(
+            "",
+            nodes.inline("", self.text),
+            refdomain="std",
+            reftype="ref",
+            reftarget=anchor(self.text),
+            refexplicit=True,
+            refwarn=True,
+            refdoc=self.env.docname,
+        )
         return [link, nodes.Text(found)], []
 
 
@@ -138,6 +151,8 @@ class AtlasTable(SphinxDirective):
         body = nodes.tbody()
         for entry in ATLAS.values():
             body += row(*self.cells(entry))
+            body[-1]["names"].append(anchor(entry.name))
+            self.state.document.note_explicit_target(body[-1])
         widths = [nodes.colspec(colwidth=width) for _, width in COLUMNS]
         group = nodes.tgroup("", *widths, cols=len(COLUMNS))
         group += nodes.thead("", row(*([nodes.paragraph("", title)] for title, _ in COLUMNS)))

@@ -14,7 +14,7 @@
 
   const update = () => {
     for (const box of document.querySelectorAll(boxes)) {
-      const scrolls = box.scrollWidth > box.clientWidth + 1;
+      const scrolls = box.scrollWidth > box.clientWidth;
       if (scrolls && !box.hasAttribute("tabindex")) {
         box.tabIndex = 0;
         box.dataset.scrolls = "";

@@ -162,7 +162,7 @@ def test_noise_between_engines(rows):
     assert f"adds {0.05**2 / 2:.5f} to k3" in reason(rows, "two engines").replace(r"\(", "")
 
 
-def test_resets_of_the_reference(rows):
+def test_rounds_from_the_last_policy(rows):
     reward, beta = np.array([1.0, 0.0, 0.5]), 0.5
 
     def optimum(p, b):
@@ -176,7 +176,7 @@ def test_resets_of_the_reference(rows):
     for _ in range(4):
         now = optimum(now, beta)
     assert np.allclose(now, optimum(P, beta / 4))
-    text = reason(rows, "you reset the reference")
+    text = reason(rows, "you train")
     assert f"KL {kl(now):.2f} from the first" in text
     assert f"one round: {kl(optimum(P, beta)):.2f}" in text
     ours = training.bandit(torch.tensor(P).log(), torch.tensor(reward), beta).log_optimum

@@ -22,6 +22,7 @@ from harness import (
     touch,
     wait_for_state,
 )
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -43,22 +44,20 @@ def test_opens_with_its_point_made(open_page, figure, theme):
 
 def test_dark_and_light_follow_the_page_as_it_changes(open_http):
     page = open_http("one")
-
-    def ink() -> str:
-        settle(page)
-        return page.locator(".figure").evaluate("e => getComputedStyle(e).color")
-
-    assert ink() == "rgb(27, 27, 27)"
+    ink = expect(page.locator(".figure"))
+    light, dark = "rgb(27, 27, 27)", "rgb(228, 228, 228)"
+    ink.to_have_css("color", light)
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    assert ink() == "rgb(228, 228, 228)"
+    ink.to_have_css("color", dark)
     # JupyterLab says it on the body; no theme at all leaves it to the system.
     page.evaluate("delete document.documentElement.dataset.theme")
+    ink.to_have_css("color", light)
     page.evaluate("document.body.dataset.jpThemeLight = 'false'")
-    assert ink() == "rgb(228, 228, 228)"
+    ink.to_have_css("color", dark)
     page.evaluate("delete document.body.dataset.jpThemeLight")
-    assert ink() == "rgb(27, 27, 27)"
+    ink.to_have_css("color", light)
     page.emulate_media(color_scheme="dark")
-    assert ink() == "rgb(228, 228, 228)"
+    ink.to_have_css("color", dark)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

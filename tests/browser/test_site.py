@@ -160,7 +160,7 @@ def test_what_scrolls_sideways_on_a_phone_takes_the_focus(chrome, address):
 def test_without_scripts_the_chapter_is_there(chrome, address):
     with watched(chrome, java_script_enabled=False, viewport=PHONE) as (page, faults):
         for name in chapters():
-            page.goto(f"{address}/{name}", wait_until="load")
+            page.goto(f"{address}/{name}", wait_until="networkidle")
             assert page.locator(".bd-article h1").count() == 1
             assert page.locator("figure img").count() > 0
             for figure in page.locator(", ".join(case.tag for case in CASES)).all():

@@ -33,7 +33,10 @@ from kllab.explorables import _dictionary, _element, _prefixes, _simplex_flow, _
 from kllab.explorables._picture import ESTIMATORS
 
 ROOT = Path(__file__).parents[1]
-PICTURE = '<img src="data:," alt="a picture">'  # where the real one, half a second, adds nothing
+# Without a real picture, which takes half a second.
+PLAIN = _element.explorable(
+    "plain", {"mean": 1.0}, '<img src="data:," alt="a picture">', heights=("80rem", "40rem")
+)
 
 
 def stored(name: str):
@@ -101,36 +104,36 @@ def test_the_book_gets_the_element_alone(monkeypatch, script):
 
 
 def test_live_the_module_travels_with_the_output(script):
-    outline = Outline(explorables.two_gaussians(fallback=PICTURE)._repr_html_())
+    outline = Outline(PLAIN._repr_html_())
     assert outline.all("script") == [{"type": "module"}]
     assert "/* the module */" in outline.text
-    assert "page" not in outline.all("kl-two-gaussians")[0]
+    assert "page" not in outline.all("kl-plain")[0]
 
 
 def test_live_links_lead_to_the_published_page(monkeypatch, script):
     monkeypatch.setenv("KLLAB_BOOK_URL", 'https://example.org/book?a="b"')
-    html = explorables.two_gaussians(fallback=PICTURE)._repr_html_()
-    (element,) = Outline(html).all("kl-two-gaussians")
+    html = PLAIN._repr_html_()
+    (element,) = Outline(html).all("kl-plain")
     assert element["page"] == 'https://example.org/book?a="b"'
 
 
 def test_without_the_script_the_picture_stays(no_script):
-    outline = Outline(explorables.two_gaussians(fallback=PICTURE)._repr_html_())
-    assert not outline.all("kl-two-gaussians") + outline.all("script") + outline.all("a")
+    outline = Outline(PLAIN._repr_html_())
+    assert not outline.all("kl-plain") + outline.all("script") + outline.all("a")
     assert outline.all("img")
     assert "not built" in outline.text
 
 
 def test_without_the_script_a_sentence_links_to_the_page(monkeypatch, no_script):
     monkeypatch.setenv("KLLAB_BOOK_URL", "https://example.org/book/02.html")
-    outline = Outline(explorables.two_gaussians(fallback=PICTURE)._repr_html_())
+    outline = Outline(PLAIN._repr_html_())
     assert outline.all("a") == [{"href": "https://example.org/book/02.html"}]
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "file:///etc/passwd", "02.html"])
 def test_only_web_addresses_become_links(monkeypatch, no_script, address):
     monkeypatch.setenv("KLLAB_BOOK_URL", address)
-    html = explorables.two_gaussians(fallback=PICTURE)._repr_html_()
+    html = PLAIN._repr_html_()
     assert not Outline(html).all("a")
     assert address not in html
 
@@ -158,10 +161,8 @@ def test_the_caption_says_what_the_picture_shows(settings, words):
     assert words in Outline(explorables.two_gaussians(**settings).fallback).text
 
 
-def test_own_fallback_and_heights():
-    figure = explorables.two_gaussians(fallback="<p>mine</p>", height=("80rem", "40rem"))
-    assert figure.element().endswith("<p>mine</p></kl-two-gaussians>")
-    assert "clamp(40rem,(650px - 100vw)*9999,80rem)" in figure.element()
+def test_the_element_reserves_the_height_of_one_column_or_of_two():
+    assert "clamp(40rem,(650px - 100vw)*9999,80rem)" in PLAIN.element()
 
 
 @pytest.mark.parametrize(

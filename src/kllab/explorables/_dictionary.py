@@ -62,8 +62,6 @@ def dictionary(
     formula: str = "r - 1 - l",
     usage: str = "loss",
     log_r: float = 1.0,
-    fallback: str | None = None,
-    height: tuple[str, str] | None = None,
 ) -> Explorable:
     """A penalty as a formula in l = log r: what its value and its gradient are of.
 
@@ -75,8 +73,6 @@ def dictionary(
         abs, sign, max, min, clamp(x, low, high), and detach, which has no gradient.
     usage : ``"loss"``, ``"reward"`` or ``"both"``.
     log_r : of the sample that is marked, within [−3, 3], in steps of 0.05.
-    fallback : HTML in place of the picture that is made here from exact numbers.
-    height : CSS lengths to reserve on a phone and on a wide screen.
 
     Raises
     ------
@@ -98,9 +94,8 @@ def dictionary(
     return explorable(
         "dictionary",
         {"formula": formula, "usage": usage, "l": log_r},
-        lambda: _picture(formula, penalty, usage, log_r),
-        fallback,
-        height or ("87rem", "56rem"),
+        _picture(formula, penalty, usage, log_r),
+        heights=("87rem", "56rem"),
     )
 
 

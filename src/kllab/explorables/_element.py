@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -66,15 +66,11 @@ def _published_page() -> str | None:
 
 
 def explorable(
-    name: str,
-    state: Mapping[str, object],
-    picture: Callable[[], str],
-    fallback: str | None,
-    heights: tuple[str, str],
+    name: str, state: Mapping[str, object], picture: str, *, heights: tuple[str, str]
 ) -> Explorable:
-    """The figure ``name`` in a state; ``picture`` makes what is inside where nothing was given."""
+    """The figure ``name`` in a state, with its static picture inside."""
     texts = {k: v if isinstance(v, str) else f"{v:.10g}" for k, v in state.items()}
-    return Explorable(f"kl-{name}", texts, picture() if fallback is None else fallback, heights)
+    return Explorable(f"kl-{name}", texts, picture, heights)
 
 
 def within(**asked: tuple[float, float, float]) -> None:

@@ -28,8 +28,6 @@ def prefixes(
     q_after: tuple[float, float] = (0.9, 0.4),
     p: float = 0.6,
     p_after: tuple[float, float] = (0.2, 0.5),
-    fallback: str | None = None,
-    height: tuple[str, str] | None = None,
 ) -> Explorable:
     """What a loss summed over tokens keeps of ∇KL(Q‖P), for two tokens that are each A or B.
 
@@ -43,8 +41,6 @@ def prefixes(
         ``"token"``, where the loss rests if the second step is held, or ``"least"``, where
         KL(Q‖P) is least.
     q_after, p_after : probability of A after A and after B, likewise.
-    fallback : HTML in place of the picture that is made here from exact numbers.
-    height : CSS lengths to reserve on a phone and on a wide screen.
 
     Raises
     ------
@@ -72,9 +68,8 @@ def prefixes(
     return explorable(
         "prefixes",
         {"loss": loss, "q": q, "qa": qa, "qb": qb, "p": p, "pa": pa, "pb": pb},
-        lambda: _picture(loss, q, _logits(p, *q_after), _logits(p, *p_after)),
-        fallback,
-        height or ("101rem", "57rem"),
+        _picture(loss, q, _logits(p, *q_after), _logits(p, *p_after)),
+        heights=("101rem", "57rem"),
     )
 
 

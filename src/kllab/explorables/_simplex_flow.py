@@ -37,8 +37,6 @@ def simplex_flow(
     reference: Three = (0.4, 0.4, 0.2),
     reward: Three | None = None,
     beta: float = 0.5,
-    fallback: str | None = None,
-    height: tuple[str, str] | None = None,
 ) -> Explorable:
     """Where a penalty takes a policy over three tokens, beside where ∇KL(q‖p) takes it.
 
@@ -52,8 +50,6 @@ def simplex_flow(
     policy, reference : q and p; hundredths from 0.01 to 0.98 that add up to 1.
     reward : of each token, within [−1, 1] in steps of 0.1; then π* is the point to reach.
     beta : the price of KL, within [0.2, 2] in steps of 0.05; of no use without a reward.
-    fallback : HTML in place of the picture that is made here from exact numbers.
-    height : CSS lengths to reserve on a phone and on a wide screen.
 
     Raises
     ------
@@ -85,13 +81,11 @@ def simplex_flow(
         "reward": "none" if reward is None else _joined(reward),
         "beta": beta,
     }
-    high = ("100rem", "57rem") if reward is None else ("105rem", "61rem")
     return explorable(
         "simplex-flow",
         state,
-        lambda: _picture(penalty, usage, policy, reference, reward, beta),
-        fallback,
-        height or high,
+        _picture(penalty, usage, policy, reference, reward, beta),
+        heights=("100rem", "57rem") if reward is None else ("105rem", "61rem"),
     )
 
 

@@ -24,8 +24,6 @@ def tangent_line(
     lam: float | str = "tangent",
     r: float = 2.5,
     seed: int = 1,
-    fallback: str | None = None,
-    height: tuple[str, str] | None = None,
 ) -> Explorable:
     """One sample of f(r) + λ(r − 1) as the gap between the curve f and a line of slope −λ.
 
@@ -39,8 +37,6 @@ def tangent_line(
     lam : λ, or ``"tangent"`` for −f'(1), or ``"best"`` for λ*, which follow f and the mean.
     r : p(x)/q(x) of the sample that is marked, within [0.05, 4].
     seed : of the samples in the browser, an integer in [0, 2³²).
-    fallback : HTML in place of the picture that is made here from exact numbers.
-    height : CSS lengths to reserve on a phone and on a wide screen.
 
     Raises
     ------
@@ -63,9 +59,8 @@ def tangent_line(
     return explorable(
         "tangent-line",
         {"f": f, "mean": mean, "lambda": lam, "r": r, "seed": seed},
-        lambda: _picture(f, mean, lam, r),
-        fallback,
-        height or ("87rem", "51rem"),
+        _picture(f, mean, lam, r),
+        heights=("87rem", "51rem"),
     )
 
 

@@ -24,8 +24,6 @@ def two_gaussians(
     seed: int = 1,
     runs: int = 200,
     show: tuple[str, ...] = ("k1", "k2", "k3"),
-    fallback: str | None = None,
-    height: tuple[str, str] | None = None,
 ) -> Explorable:
     """Three estimators of KL(q‖p) for q = N(0, 1) and p = N(mean, scale²), to be dragged.
 
@@ -39,8 +37,6 @@ def two_gaussians(
     seed : of the draws in the browser, an integer in [0, 2³²).
     runs : how many runs are drawn at first, up to 1000.
     show : which of ``"k1"``, ``"k2"``, ``"k3"`` are drawn at first.
-    fallback : HTML in place of the picture that is made here from exact numbers.
-    height : CSS lengths to reserve on a phone and on a wide screen.
 
     Raises
     ------
@@ -64,9 +60,8 @@ def two_gaussians(
     return explorable(
         "two-gaussians",
         state | {"show": "+".join(names)},
-        lambda: _picture(mean, scale, n, names),
-        fallback,
-        height or ("94rem", "53rem"),
+        _picture(mean, scale, n, names),
+        heights=("94rem", "53rem"),
     )
 
 

@@ -20,8 +20,6 @@ def vocabulary(
     n: int = 64,
     seed: int = 1,
     sample: int = 1,
-    fallback: str | None = None,
-    height: tuple[str, str] | None = None,
 ) -> Explorable:
     """Where KL(q‖p) and the noise of its estimators come from among 65,535 tokens.
 
@@ -36,8 +34,6 @@ def vocabulary(
     top_p : within [0.5, 1], in steps of 0.01.
     n : samples, a power of two up to 4096.
     seed, sample : of the draws in the browser, integers in [0, 2³²) and [1, 9999].
-    fallback : HTML in place of the picture that is made here from exact numbers.
-    height : CSS lengths to reserve on a phone and on a wide screen.
 
     Raises
     ------
@@ -58,9 +54,8 @@ def vocabulary(
         "vocabulary",
         {"temperature": temperature, "noise": noise, "top": top_p}
         | {"n": n, "seed": seed, "sample": sample},
-        lambda: _picture(temperature, noise, top_p),
-        fallback,
-        height or ("96rem", "57rem"),
+        _picture(temperature, noise, top_p),
+        heights=("96rem", "57rem"),
     )
 
 

@@ -6,15 +6,17 @@ import { scaleLinear } from "d3-scale";
 import { coefficient, nats } from "../kit/format.js";
 import { k3 } from "../kit/math.js";
 import {
+  clamp,
   dots,
-  drawAxis,
   drawNegative,
+  drawX,
+  drawY,
   keyed,
+  level,
   label,
   nameAxis,
   polyline,
   prune,
-  quietAxis,
   sideLabels,
 } from "../kit/plot.js";
 import { DASHES } from "../kit/theme.js";
@@ -34,8 +36,6 @@ const SHOWN = (() => {
 const SHOWN_R = SHOWN.filter((i) => GRID[i] <= Math.log(R_MAX) + 0.02);
 
 export const lScale = (panel) => scaleLinear([-REACH, REACH], [panel.left, panel.right]);
-
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 const BEYOND = 12; // px
 
@@ -58,19 +58,9 @@ function range(values) {
 }
 
 function axes(panel, x, y, name) {
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(6).tickFormat(coefficient)), 0, panel.bottom);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5).tickFormat(coefficient)), panel.left, 0);
+  drawX(panel, axisBottom(x).ticks(6).tickFormat(coefficient));
+  drawY(panel, axisLeft(y).ticks(5).tickFormat(coefficient));
   nameAxis(panel, name);
-}
-
-function zeroLine(panel, y) {
-  keyed(panel.layers.curves, "line", "zero", {
-    x1: panel.left,
-    x2: panel.right,
-    y1: y(0),
-    y2: y(0),
-    stroke: "var(--kl-faint)",
-  });
 }
 
 const near = (part, reach) => SHOWN.filter((i) => Math.abs(GRID[i]) <= reach).map((i) => part[i]);
@@ -140,7 +130,7 @@ export function drawWeight(panel, state, view) {
   const x = lScale(panel);
   const y = scaleLinear(range([-1.6, 1.6, ...near(weight, 1.6)]), [panel.bottom, panel.top]);
   axes(panel, x, y, "l");
-  zeroLine(panel, y);
+  level(panel, "curves", "zero", y(0), { stroke: "var(--kl-faint)" });
   const mark = view.sample.weight - view.atOne;
   twoCurves(panel, {
     yours: SHOWN.map((i) => [x(GRID[i]), y(weight[i])]),
@@ -158,7 +148,7 @@ export function drawGenerator(panel, view) {
   const inside = SHOWN_R.filter((i) => GRID[i] >= -2).map((i) => f[i]);
   const y = scaleLinear(range([k3(-2), k3(Math.log(R_MAX)), ...inside]), [panel.bottom, panel.top]);
   axes(panel, x, y, "r");
-  zeroLine(panel, y);
+  level(panel, "curves", "zero", y(0), { stroke: "var(--kl-faint)" });
   const r = Math.exp(view.sample.l);
   const nearest = GRID.findIndex((l) => l >= view.sample.l);
   twoCurves(panel, {

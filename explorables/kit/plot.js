@@ -50,7 +50,7 @@ export function panel({ name, title, role = "img", margin, clipped, free = [] })
         height: Math.max(0, this.bottom - this.top),
       });
     },
-    /** Replaces the picture's text alternative (only for role "img"). */
+    /** What the picture shows, in words, in place of the title. */
     describe(text) {
       root.removeAttribute("aria-labelledby");
       root.setAttribute("aria-label", text);
@@ -63,10 +63,13 @@ export function retitle({ heading }, strong, quiet) {
   heading.replaceChildren(`${strong} `, h("span", {}, quiet));
 }
 
-/** Draws a d3 axis into a layer at an offset, without its domain line unless asked for. */
-export function drawAxis(layer, axis, x, y) {
+/** Draws a d3 axis below the panel, or left of it. */
+export const drawX = (panel, axis) => drawAxis(panel.layers["axis-x"], axis, 0, panel.bottom);
+export const drawY = (panel, axis) => drawAxis(panel.layers["axis-y"], axis, panel.left, 0);
+
+function drawAxis(layer, axis, x, y) {
   layer.setAttribute("transform", `translate(${x},${y})`);
-  select(layer).call(axis);
+  select(layer).call(axis.tickSizeOuter(0).tickSizeInner(4).tickPadding(5));
   // d3 sets a font of its own; the page's is the right one.
   for (const attribute of ["font-family", "font-size"]) layer.removeAttribute(attribute);
 }
@@ -102,6 +105,12 @@ export const polyline = (points) =>
 
 const round = (value) => Math.round(value * 10) / 10;
 
+export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+
+/** A line across the panel at a height. */
+export const level = (panel, layer, key, y, attributes) =>
+  keyed(panel.layers[layer], "line", key, { x1: panel.left, x2: panel.right, y1: y, y2: y, ...attributes });
+
 /**
  * Moves labels apart along one axis: each keeps its place if it can, none comes closer than `gap`
  * to its neighbour, and all stay within [low, high] if they fit. Same order as `wanted`. `gap` may
@@ -111,7 +120,7 @@ export function spreadLabels(wanted, gap, low, high) {
   const size = (i) => (typeof gap === "number" ? gap : gap[i]);
   const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
   const apart = (rank) => 0.5 * (size(order[rank - 1]) + size(order[rank]));
-  const at = order.map((i) => Math.min(Math.max(wanted[i], low), high));
+  const at = order.map((i) => clamp(wanted[i], low, high));
   for (let i = 1; i < at.length; i++) at[i] = Math.max(at[i], at[i - 1] + apart(i));
   let limit = high;
   for (let i = at.length - 1; i >= 0; i--) {
@@ -122,8 +131,6 @@ export function spreadLabels(wanted, gap, low, high) {
   order.forEach((i, rank) => (placed[i] = at[rank]));
   return placed;
 }
-
-export const quietAxis = (axis) => axis.tickSizeOuter(0).tickSizeInner(4).tickPadding(5);
 
 /** Powers of two up to n as ticks, as many as have room. */
 export function runningTicks(axis, n, panel) {
@@ -166,7 +173,7 @@ export function drawNegative(panel, area) {
 
 /** Names of curves right of the panel, each near its end and clear of the others. */
 export function sideLabels(panel, ends) {
-  const inside = ends.map((end) => ({ ...end, y: Math.min(Math.max(end.y, panel.top), panel.bottom) }));
+  const inside = ends.map((end) => ({ ...end, y: clamp(end.y, panel.top, panel.bottom) }));
   const placed = spreadLabels(inside.map((end) => end.y), 14, panel.top + 4, panel.bottom - 2);
   inside.forEach(({ name, text }, i) => {
     label(panel.layers.labels, name, text, {

@@ -4,12 +4,12 @@ import { axisBottom, axisLeft } from "d3-axis";
 import { scaleLinear } from "d3-scale";
 
 import {
-  drawAxis,
+  drawX,
+  drawY,
   keyed,
   label,
   nameAxis,
   polyline,
-  quietAxis,
   sideLabels,
   spreadLabels,
 } from "../kit/plot.js";
@@ -117,7 +117,7 @@ export function drawParts(panel, state, { parts }) {
   const [low, high] = [Math.min(...ends, 0), Math.max(...ends, 0)];
   const pad = high > low ? 0.06 * (high - low) : 0.05;
   const x = scaleLinear([low - pad, high + pad], [panel.left, panel.right]);
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(3)), 0, panel.bottom);
+  drawX(panel, axisBottom(x).ticks(3));
   keyed(panel.layers.base, "path", "zero", { d: `M${x(0)},${panel.top}V${panel.bottom}`, class: "base" });
   rows.forEach((all, i) => {
     const top = panel.top + i * GROUP;
@@ -186,8 +186,8 @@ export function drawCurve(panel, state, view, handle) {
     panel.bottom,
     panel.top,
   ]);
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(5)), 0, panel.bottom);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(4)), panel.left, 0);
+  drawX(panel, axisBottom(x).ticks(5));
+  drawY(panel, axisLeft(y).ticks(4));
   nameAxis(panel, "q(A)", 16);
   const look = LOOK[state.loss];
   const trace = (f) => polyline(grid.map((at) => [x(at), Math.max(y(f(at)), -1e4)]));

@@ -3,7 +3,7 @@
 import { axisBottom, axisLeft } from "d3-axis";
 import { scaleLinear, scaleLog } from "d3-scale";
 
-import { drawAxis, dots, keyed, label, nameAxis, polyline, prune, quietAxis, sideLabels } from "../kit/plot.js";
+import { dots, drawX, drawY, keyed, label, nameAxis, polyline, prune, sideLabels } from "../kit/plot.js";
 import { DASHES } from "../kit/theme.js";
 import { LATTICE, START, TOKENS, distanceAt, lastTime, lawAt } from "./model.js";
 import { PENALTY_NAMES, bestName } from "./reading.js";
@@ -190,13 +190,8 @@ export function drawDistance(panel, state, view, time) {
   const highest = Math.max(0.01, ...sides.flatMap(({ distance, left }) => [...distance, left]));
   const y = scaleLinear([0, 1.08 * highest], [panel.bottom, panel.top]);
   const decades = Array.from({ length: Math.round(Math.log10(last / START)) + 1 }, (_, i) => START * 10 ** i);
-  drawAxis(
-    panel.layers["axis-x"],
-    quietAxis(axisBottom(x).tickValues(decades).tickFormat((t) => String(Number(t.toPrecision(1))))),
-    0,
-    panel.bottom,
-  );
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
+  drawX(panel, axisBottom(x).tickValues(decades).tickFormat((t) => String(Number(t.toPrecision(1)))));
+  drawY(panel, axisLeft(y).ticks(5));
   nameAxis(panel, "time", 22);
   const until = Math.max(Math.min(time, last), START);
   for (const { name, ...side } of sides) {

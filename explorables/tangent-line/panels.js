@@ -6,15 +6,17 @@ import { scaleLinear } from "d3-scale";
 import { coefficient, nats, percent } from "../kit/format.js";
 import { GENERATORS, controlled, normalPdf } from "../kit/math.js";
 import {
+  clamp,
   dots,
-  drawAxis,
   drawNegative,
+  drawX,
+  drawY,
   keyed,
+  level,
   label,
   nameAxis,
   polyline,
   prune,
-  quietAxis,
   sideLabels,
   spreadLabels,
 } from "../kit/plot.js";
@@ -39,19 +41,13 @@ export function drawCurve(panel, state, view, handle) {
   const y = scaleLinear(curveRange(f, slope), [panel.bottom, panel.top]);
   const line = (r) => -lambda * (r - 1);
   const at = (r) => f(Math.log(r));
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(5)), 0, panel.bottom);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(6)), panel.left, 0);
+  drawX(panel, axisBottom(x).ticks(5));
+  drawY(panel, axisLeft(y).ticks(6));
   nameAxis(panel, "r");
 
   drawDensity(panel, x, state.mean);
   drawBelow(panel, x, (r) => y(at(r)), (r) => y(line(r)), yours.below);
-  keyed(panel.layers.curves, "line", "zero", {
-    x1: panel.left,
-    x2: panel.right,
-    y1: y(0),
-    y2: y(0),
-    stroke: "var(--kl-faint)",
-  });
+  level(panel, "curves", "zero", y(0), { stroke: "var(--kl-faint)" });
   keyed(panel.layers.curves, "path", "line", {
     d: polyline([0, R_MAX].map((r) => [x(r), y(line(r))])),
     class: `line ${lookOf(yours)}`,
@@ -142,8 +138,8 @@ export function drawVariance(panel, state, view, handle) {
     panel.top,
   ]);
   const crowded = panel.right - panel.left < 320 ? 5 : 7;
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(crowded)), 0, panel.bottom);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(4).tickFormat(coefficient)), panel.left, 0);
+  drawX(panel, axisBottom(x).ticks(crowded));
+  drawY(panel, axisLeft(y).ticks(4).tickFormat(coefficient));
   nameAxis(panel, "λ");
   const points = Array.from({ length: 121 }, (_, i) => range.min + ((range.max - range.min) * i) / 120);
   keyed(panel.layers.curves, "path", "parabola", {
@@ -189,7 +185,7 @@ export function drawVariance(panel, state, view, handle) {
 export function drawStrip(panel, state, view) {
   const { rows, window, exact } = view;
   const x = scaleLinear(window, [panel.left, panel.right]);
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(5)), 0, panel.bottom);
+  drawX(panel, axisBottom(x).ticks(5));
   drawNegative(panel, { x: panel.left, width: x(0) - panel.left });
   nameAxis(panel, "v", 8);
   const height = (panel.bottom - panel.top) / 2;
@@ -234,5 +230,3 @@ function rowName({ name, lambda }) {
 }
 
 const belowName = ({ below }) => (below.share === 0 ? "none below 0" : `${percent(below.share)} below 0`);
-
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);

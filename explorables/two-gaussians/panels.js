@@ -7,15 +7,17 @@ import { scaleLinear, scaleLog } from "d3-scale";
 import { fixed, nats, signedPercent } from "../kit/format.js";
 import { PER_SAMPLE, logRatio, normalPdf } from "../kit/math.js";
 import {
+  clamp,
   dots,
-  drawAxis,
   drawNegative,
+  drawX,
+  drawY,
   keyed,
+  level,
   label,
   nameAxis,
   polyline,
   prune,
-  quietAxis,
   runningTicks,
   sideLabels,
 } from "../kit/plot.js";
@@ -41,7 +43,7 @@ export function drawDensities(panel, state, view, handles) {
   const peak = normalPdf(0, 0, state.scale);
   const y = scaleLinear([0, 1.16 * Math.max(normalPdf(0), peak)], [panel.bottom, panel.top]);
   const curve = (mean, scale) => polyline(xGrid.map((v) => [x(v), y(normalPdf(v, mean, scale))]));
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(7)), 0, panel.bottom);
+  drawX(panel, axisBottom(x).ticks(7));
 
   const p = curve(state.mean, state.scale);
   nameAxis(panel, "x");
@@ -78,7 +80,7 @@ export function drawDensities(panel, state, view, handles) {
   });
   const outside = state.mean >= 0 ? 1 : -1;
   const at = state.mean + outside * 1.55 * state.scale;
-  const pLabel = Math.min(Math.max(x(at) + outside * 8, panel.left + 14), panel.right - 14);
+  const pLabel = clamp(x(at) + outside * 8, panel.left + 14, panel.right - 14);
   label(panel.layers.labels, "p", "p", {
     x: pLabel,
     y: y(normalPdf(1.55 * state.scale, 0, state.scale)) - 6,
@@ -94,15 +96,15 @@ export function drawValues(panel, state, view) {
   const logR = xGrid.map(logRatio(state));
   const [low, high] = valueRange(state, logR);
   const y = scaleLinear([low, high], [panel.bottom, panel.top]);
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(7)), 0, panel.bottom);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
+  drawX(panel, axisBottom(x).ticks(7));
+  drawY(panel, axisLeft(y).ticks(5));
   nameAxis(panel, "x");
   drawNegative(panel, { y: y(0), height: panel.bottom - y(0) });
 
   const names = new Set();
   const ends = [];
   for (const name of state.show) {
-    const points = xGrid.map((v, i) => [x(v), clampTo(y(PER_SAMPLE[name](logR[i])), panel)]);
+    const points = xGrid.map((v, i) => [x(v), clampTo(y(PER_SAMPLE[name](logR[i])), panel, -40)]);
     keyed(panel.layers.curves, "path", name, {
       d: polyline(points),
       class: `line ${name}`,
@@ -118,11 +120,11 @@ export function drawValues(panel, state, view) {
       "stroke-opacity": state.n > 128 ? 0.5 : 0.85,
     });
     names.add(name);
-    ends.push({ name, y: points.at(-1)[1] });
+    ends.push({ name, y: points.at(-1)[1], text: name });
   }
   prune(panel.layers.curves, names);
   prune(panel.layers.dots, names);
-  sideLabels(panel, ends.map(({ name, y: at }) => ({ name, y: at, text: name })));
+  sideLabels(panel, ends);
 }
 
 function valueRange({ show }, logR) {
@@ -135,8 +137,8 @@ function valueRange({ show }, logR) {
   return [Math.min(lowest, -0.12 * span) - 0.04 * span, 1.06 * span];
 }
 
-const clampTo = (at, panel, inset = 0) =>
-  Math.min(Math.max(at, panel.top + inset - 40 * (inset === 0)), panel.bottom - inset + 40 * (inset === 0));
+/** A height within the panel, `inset` px from its edges. */
+const clampTo = (at, panel, inset) => clamp(at, panel.top + inset, panel.bottom - inset);
 
 // ---- c: the averages as samples come in ------------------------------------------------------
 
@@ -146,8 +148,8 @@ export function drawRunning(panel, state, view) {
   const x = scaleLog([1, Math.max(n, 2)], [panel.left, panel.right]);
   const [low, high] = runningRange(state, view);
   const y = scaleLinear([low, high], [panel.bottom, panel.top]);
-  drawAxis(panel.layers["axis-x"], quietAxis(runningTicks(axisBottom(x), n, panel)), 0, panel.bottom);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
+  drawX(panel, runningTicks(axisBottom(x), n, panel));
+  drawY(panel, axisLeft(y).ticks(5));
   drawNegative(panel, { y: y(0), height: panel.bottom - y(0) });
 
   nameAxis(panel, "samples", 22);
@@ -177,19 +179,11 @@ export function drawRunning(panel, state, view) {
     });
     names.add(name);
     if (last >= 0) {
-      const at = Math.min(Math.max(y(running[last]), panel.top), panel.bottom);
-      ends.push({ name, y: at, text: `${name} ${nats(running[last])}` });
+      ends.push({ name, y: y(running[last]), text: `${name} ${nats(running[last])}` });
     }
   }
   for (const layer of ["ghosts", "curves", "dots"]) prune(panel.layers[layer], names);
-  keyed(panel.layers.truth, "line", "truth", {
-    x1: panel.left,
-    x2: panel.right,
-    y1: y(kl),
-    y2: y(kl),
-    class: "line truth",
-    "stroke-dasharray": DASHES.truth,
-  });
+  level(panel, "truth", "truth", y(kl), { class: "line truth", "stroke-dasharray": DASHES.truth });
   sideLabels(panel, ends);
 }
 
@@ -224,7 +218,7 @@ export function drawDistributions(panel, state, view) {
   const range = meanRange(exact, show);
   const edges = binEdges(range);
   const x = scaleLinear([edges[0], edges.at(-1)], [panel.left, panel.right]);
-  drawAxis(panel.layers["axis-x"], quietAxis(axisBottom(x).ticks(6)), 0, panel.bottom);
+  drawX(panel, axisBottom(x).ticks(6));
   drawNegative(panel, { x: panel.left, width: x(0) - panel.left });
 
   const names = new Set();
@@ -251,13 +245,7 @@ export function drawDistributions(panel, state, view) {
       "stroke-width": 1.75,
       "stroke-dasharray": DASHES[name],
     });
-    keyed(panel.layers.base, "line", name, {
-      x1: panel.left,
-      x2: panel.right,
-      y1: base,
-      y2: base,
-      stroke: "var(--kl-faint)",
-    });
+    level(panel, "base", name, base, { stroke: "var(--kl-faint)" });
     names.add(name);
     label(panel.layers.labels, name, name, {
       x: panel.right - 2,
@@ -296,7 +284,7 @@ export function drawDistributions(panel, state, view) {
   });
   prune(panel.layers.truth, new Set([...names, "truth"]));
   label(panel.layers.labels, "truth", `KL ${nats(exact.kl)}`, {
-    x: Math.min(Math.max(x(exact.kl), panel.left + 30), panel.right - 30),
+    x: clamp(x(exact.kl), panel.left + 30, panel.right - 30),
     y: panel.top - 6,
     "text-anchor": "middle",
     class: "truth strong halo",
@@ -335,4 +323,3 @@ export function descriptions(state, view) {
       `${list((name) => fixed(exact[name].mean, 3))}; the true KL is ${nats(exact.kl)}.`,
   };
 }
-

@@ -7,15 +7,17 @@ import { scaleLinear, scaleLog } from "d3-scale";
 import { nats, percent } from "../kit/format.js";
 import { ESTIMATORS, OCTAVES } from "../kit/math.js";
 import {
+  clamp,
   dots,
-  drawAxis,
   drawNegative,
+  drawX,
+  drawY,
   keyed,
+  level,
   label,
   nameAxis,
   polyline,
   prune,
-  quietAxis,
   runningTicks,
   sideLabels,
 } from "../kit/plot.js";
@@ -29,12 +31,7 @@ const shortRank = (rank) => (rank < 1000 ? String(rank) : `${rank / 1000}k`);
 
 function rankAxis(panel) {
   const x = rankScale(panel);
-  drawAxis(
-    panel.layers["axis-x"],
-    quietAxis(axisBottom(x).tickValues(RANK_TICKS).tickFormat(shortRank)),
-    0,
-    panel.bottom,
-  );
+  drawX(panel, axisBottom(x).tickValues(RANK_TICKS).tickFormat(shortRank));
   nameAxis(panel, "rank", -18);
   return x;
 }
@@ -50,12 +47,7 @@ export function drawLaw(panel, { exact }) {
   const least = Math.min(law.at(-1).p, min(seen, (bin) => bin.least));
   const step = Math.ceil(-Math.log10(least) / 3); // decades between ticks
   const y = scaleLog([10 ** (-3 * step), 1], [panel.bottom, panel.top]);
-  drawAxis(
-    panel.layers["axis-y"],
-    quietAxis(axisLeft(y).tickValues([0, 1, 2, 3].map((k) => 10 ** (-k * step))).tickFormat(power)),
-    panel.left,
-    0,
-  );
+  drawY(panel, axisLeft(y).tickValues([0, 1, 2, 3].map((k) => 10 ** (-k * step))).tickFormat(power));
   const band = [
     ...seen.map(({ rank, most }) => [x(rank), y(most)]),
     ...seen.toReversed().map(({ rank, least }) => [x(rank), y(least)]),
@@ -89,7 +81,7 @@ export function drawMeans(panel, { exact }) {
   const high = max(all) || 1;
   const pad = 0.06 * (high - low);
   const y = scaleLinear([low - (low < 0 ? pad : 0), high + pad], [panel.bottom, panel.top]);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
+  drawY(panel, axisLeft(y).ticks(5));
   drawNegative(panel, { y: y(0), height: panel.bottom - y(0) });
   // k1 left and k3 right within each octave.
   names.forEach((name, side) => {
@@ -122,7 +114,7 @@ export function drawVariances(panel, { exact }) {
   const x = rankAxis(panel);
   const highest = max(ESTIMATORS, (name) => max(exact.shares[name]));
   const y = scaleLinear([0, 1.12 * (highest || 1)], [panel.bottom, panel.top]);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(4, "%")), panel.left, 0);
+  drawY(panel, axisLeft(y).ticks(4, "%"));
   keyed(panel.layers.negative, "rect", "tail", {
     x: x(TAIL_RANK),
     y: panel.top,
@@ -160,8 +152,8 @@ export function drawRunning(panel, { n }, { exact, batch }) {
   const [low, high] = [Math.min(0, min(late)), Math.max(1.4 * exact.kl, max(late)) || 1];
   const pad = 0.05 * (high - low);
   const y = scaleLinear([low - pad, high + pad], [panel.bottom, panel.top]);
-  drawAxis(panel.layers["axis-x"], quietAxis(runningTicks(axisBottom(x), n, panel)), 0, panel.bottom);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(5)), panel.left, 0);
+  drawX(panel, runningTicks(axisBottom(x), n, panel));
+  drawY(panel, axisLeft(y).ticks(5));
   drawNegative(panel, { y: y(0), height: panel.bottom - y(0) });
   nameAxis(panel, "samples", 22);
   const ends = [{ name: "truth", y: y(exact.kl), text: `KL ${nats(exact.kl)}` }];
@@ -180,14 +172,7 @@ export function drawRunning(panel, { n }, { exact, batch }) {
     });
     ends.push({ name, y: y(last), text: `${name} ${nats(last)}` });
   }
-  keyed(panel.layers.truth, "line", "truth", {
-    x1: panel.left,
-    x2: panel.right,
-    y1: y(exact.kl),
-    y2: y(exact.kl),
-    class: "line truth",
-    "stroke-dasharray": DASHES.truth,
-  });
+  level(panel, "truth", "truth", y(exact.kl), { class: "line truth", "stroke-dasharray": DASHES.truth });
   sideLabels(panel, ends);
 }
 
@@ -197,7 +182,7 @@ export function drawCarriers(panel, { batch }) {
   const x = rankAxis(panel);
   const { carrier, ranks, shares } = batch;
   const y = scaleLinear([0, 1.25 * (carrier?.share ?? 1)], [panel.bottom, panel.top]);
-  drawAxis(panel.layers["axis-y"], quietAxis(axisLeft(y).ticks(4, "%")), panel.left, 0);
+  drawY(panel, axisLeft(y).ticks(4, "%"));
   const place = Array.from(ranks, (rank, i) => [x(rank), y(shares[i])]);
   keyed(panel.layers.curves, "path", "stems", {
     d: carrier ? place.map(([px, py]) => `M${px.toFixed(1)},${panel.bottom}V${py.toFixed(1)}`).join("") : "",
@@ -219,5 +204,3 @@ export function drawCarriers(panel, { batch }) {
     class: "k3 strong halo",
   });
 }
-
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);

@@ -28,6 +28,7 @@ from kllab.gradients import (
     importance_weighted_detached,
     optimal_lambda_for_gradient,
     penalty_for,
+    sampled,
     straight_through,
     variance,
 )
@@ -740,6 +741,58 @@ def test_a_vocabulary_of_fifty_thousand(off_policy):
         g = mu * c - q * (mu @ c)
         total = float(variance(FUNCTIONS[name], *inputs, **kwargs))
         assert total == pytest.approx(second - g @ g, rel=1e-9)
+
+
+# --- one sample at a time ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "usage"), CASES)
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_sampled_is_the_coefficient_times_the_score(name, usage, off_policy):
+    """Each token by hand, whatever the shape; with its probability, the sum over tokens."""
+    logits, log_p = random_pair(12, V=5)
+    log_old = random_pair(13, V=5)[1] if off_policy else None
+    q, p = softmax(logits.numpy()), np.exp(log_p.numpy())
+    mu = np.exp(log_old.numpy()) if off_policy else q
+    c = coefficients(q, p, mu)[name, usage]
+    tokens = torch.tensor([[3, 0, 3], [4, 1, 2]])
+    kwargs = {"usage": usage, "log_old": log_old}
+    got = sampled(FUNCTIONS[name], logits, log_p, tokens, **kwargs)
+    assert got.dtype == torch.float64
+    close(got, [[c[x] * (np.eye(5)[x] - q) for x in row] for row in tokens.tolist()])
+    once = sampled(FUNCTIONS[name], logits, log_p, torch.arange(5), **kwargs).numpy()
+    assert np.allclose(mu @ once, by_hand(c, q, mu), rtol=1e-12, atol=1e-14 * np.abs(once).max())
+    v = np.array([0.5, -1.0, 2.0, 0.0, 3.0])
+    along = sampled(FUNCTIONS[name], logits, log_p, tokens, **kwargs, along=torch.from_numpy(v))
+    close(along, got.numpy() @ v)
+
+
+def test_the_mean_of_sampled_is_what_backward_leaves_at_the_logits():
+    logits, log_p = random_pair(14, V=6)
+    tokens = torch.randint(6, (3, 50), generator=torch.Generator().manual_seed(0))
+    leaf = logits.expand(3, -1).clone().requires_grad_()
+    logprob = leaf.log_softmax(-1).gather(-1, tokens)
+    as_both(K2, logprob, log_p[tokens]).mean(-1).sum().backward()
+    close(sampled(K2, logits, log_p, tokens, usage="both").mean(1), leaf.grad)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": torch.tensor([0.0])}, "tokens: expected integers, got torch.float32"),
+        ({"tokens": torch.tensor([True])}, "tokens: expected integers, got torch.bool"),
+        ({"tokens": torch.tensor([0, 2])}, "tokens: expected integers from 0 to 1"),
+        ({"tokens": torch.tensor([-1])}, "tokens: expected integers from 0 to 1"),
+        ({"along": f64(1.0)}, r"along: expected shape \(2,\), got shape \(1,\)"),
+        ({"log_p": f64(0.0, -math.inf), "usage": "reward"}, "fn: expected finite coefficients"),
+        ({"log_p": f64(0.5, 0.6).log()}, "log_p"),
+        ({"usage": "value"}, "usage"),
+    ],
+)
+def test_sampled_refuses(change, message):
+    good = {**GOOD, "tokens": torch.tensor([0, 1]), "usage": "loss"}
+    with pytest.raises(InputError, match=message):
+        sampled(K1, **{**good, **change})
 
 
 # --- bad input --------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from kllab import K1, K2, K3, _compile, simulate
 from kllab._moments import Moments
 from kllab.checks import InputError
 from kllab.estimators import bregman, cross_fitted, median_of_means, optimal_lambda
-from kllab.simulate import OfSample, bias_variance, means, sweep
+from kllab.simulate import OfSample, bias_variance, mean_and_error, means, sweep
 
 SEEDS = range(100)
 THREE = [K1, K2, K3]
@@ -529,6 +529,29 @@ def test_divergences_are_pickled_by_name():
     assert pickle.loads(pickle.dumps(K3)) == K3
     own = replace(kllab.DIVERGENCES["tv"], name="own", value=torch.abs, slope=torch.sign)
     assert pickle.loads(pickle.dumps(own)).value is torch.abs
+
+
+# --- a mean and its error -------------------------------------------------------------------
+
+
+def test_mean_and_error_by_hand_along_each_axis():
+    values = torch.tensor([[1.0, 4.0, 7.0], [3.0, 4.0, 2.0]], dtype=torch.float64)
+    for dim, rows in ((0, values.T.tolist()), (1, values.tolist()), (-1, values.tolist())):
+        mean, error = mean_and_error(values, dim)
+        for got, spread, row in zip(mean.tolist(), error.tolist(), rows, strict=True):
+            m = math.fsum(row) / len(row)
+            square = math.fsum((x - m) ** 2 for x in row) / (len(row) - 1)
+            assert got == pytest.approx(m)
+            assert spread == pytest.approx(math.sqrt(square / len(row)))
+    assert torch.equal(mean_and_error(values)[0], values.mean(0))
+
+
+@pytest.mark.parametrize(
+    "values", [torch.ones(1), torch.ones(()), torch.ones(3, dtype=torch.int64), [1.0, 2.0]]
+)
+def test_mean_and_error_refuses(values):
+    with pytest.raises(InputError, match="values"):
+        mean_and_error(values)
 
 
 # --- arguments ------------------------------------------------------------------------------

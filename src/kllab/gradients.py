@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from kllab import _fit
 from kllab._masks import one_of
@@ -304,6 +305,56 @@ def expected(fn: PerSample, logits, log_p, *, usage: str, log_old=None) -> Tenso
     """
     law = _enumerate(fn, logits, log_p, usage, log_old)
     return _gradient(law)
+
+
+def sampled(
+    fn: PerSample, logits, log_p, tokens: Tensor, *, usage: str, log_old=None, along=None
+) -> Tensor:
+    r"""What each sampled token contributes to the gradient: cₓ (eₓ − q).
+
+    Over tokens drawn from q, or from ``log_old`` where that is given, the mean estimates
+    :func:`expected`.
+
+    Parameters
+    ----------
+    tokens : integers from 0 to V − 1, any shape (...).
+    along : (V,) a direction v; then only each contribution's inner product with v is computed,
+        which needs no memory for the V entries.
+    fn, logits, log_p, usage, log_old : as for :func:`expected`.
+
+    Returns
+    -------
+    (..., V) float64, or (...) with ``along``.
+
+    Raises
+    ------
+    InputError : laws that :func:`expected` refuses, what :func:`coefficient` refuses, infinite
+        coefficients, tokens that are no integers or not in the vocabulary, another shape of
+        ``along``.
+
+    Examples
+    --------
+    >>> import kllab
+    >>> log_q, log_p = torch.tensor([[0.7, 0.2, 0.1], [0.4, 0.4, 0.2]], dtype=torch.float64).log()
+    >>> tokens = torch.tensor([0, 2])
+    >>> sampled(kllab.K1, log_q, log_p, tokens, usage="loss")       # c = 1: the score
+    tensor([[ 0.3000, -0.2000, -0.1000],
+            [-0.7000, -0.2000,  0.9000]], dtype=torch.float64)
+    >>> sampled(kllab.K1, log_q, log_p, tokens, usage="loss", along=torch.tensor([1.0, 0, 0]))
+    tensor([ 0.3000, -0.7000], dtype=torch.float64)
+    """
+    log_q, log_p, log_mu = _laws(logits, log_p, log_old)
+    tokens = _in_vocabulary(tokens, len(log_q))
+    c = coefficient(fn, log_q[tokens], log_p[tokens], log_mu[tokens], usage=usage)
+    if torch.isinf(c).any():
+        raise InputError("fn", "finite coefficients", "infinite ones")
+    q = log_q.exp()
+    if along is None:
+        return c[..., None] * (one_hot(tokens, len(q)) - q)
+    along = torch.as_tensor(along, dtype=q.dtype, device=q.device)
+    if along.shape != q.shape:
+        raise InputError("along", f"shape {tuple(q.shape)}", f"shape {tuple(along.shape)}")
+    return c * (along[tokens] - q @ along)
 
 
 def variance(fn: PerSample, logits, log_p, *, usage: str, log_old=None) -> Tensor:
@@ -683,7 +734,8 @@ class _Law(NamedTuple):
     c: Tensor
 
 
-def _enumerate(fn, logits, log_p, usage: str, log_old) -> _Law:
+def _laws(logits, log_p, log_old) -> tuple[Tensor, Tensor, Tensor]:
+    """log q, log p and log μ, each (V,) float64."""
     logits = as_log("logits", logits).detach().double()
     if logits.ndim != 1 or not len(logits):
         raise InputError("logits", "one vocabulary (V,)", f"shape {tuple(logits.shape)}")
@@ -691,13 +743,27 @@ def _enumerate(fn, logits, log_p, usage: str, log_old) -> _Law:
         raise InputError("logits", "finite or −inf, not all −inf", "others")
     log_q = torch.log_softmax(logits, -1)
     log_p = _same_law("log_p", log_p, log_q)
-    log_mu = log_q if log_old is None else _same_law("log_old", log_old, log_q)
+    return log_q, log_p, log_q if log_old is None else _same_law("log_old", log_old, log_q)
+
+
+def _enumerate(fn, logits, log_p, usage: str, log_old) -> _Law:
+    log_q, log_p, log_mu = _laws(logits, log_p, log_old)
     can = ~torch.isneginf(log_mu)
     c = torch.zeros_like(log_q)
     c[can] = _not_nan(
         _element_wise(fn, log_q[can], log_p[can], log_mu[can], usage), log_q[can], log_p[can]
     )
     return _Law(log_q.exp(), log_mu.exp(), c)
+
+
+def _in_vocabulary(tokens, V: int) -> Tensor:
+    """Integers from 0 to V − 1; a negative index would wrap around without a word."""
+    tokens = torch.as_tensor(tokens)
+    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
+        raise InputError("tokens", "integers", str(tokens.dtype))
+    if ((tokens < 0) | (tokens >= V)).any():
+        raise InputError("tokens", f"integers from 0 to {V - 1}", "others")
+    return tokens.long()
 
 
 def _same_law(argument: str, value, log_q: Tensor) -> Tensor:

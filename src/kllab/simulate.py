@@ -158,7 +158,7 @@ def _record(row: Summary) -> dict:
     }
 
 
-# --- the two entry points -------------------------------------------------------------------
+# --- the entry points -----------------------------------------------------------------------
 
 
 def bias_variance(
@@ -256,6 +256,28 @@ def means(
     named = _named(estimators)
     blocks = _blocks(pair, list(named.values()), n, replicates, generator, device, chunk, False)
     return dict(zip(named, torch.cat([block[0] for block in blocks], -1), strict=True))
+
+
+def mean_and_error(values: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """The mean of independent draws along ``dim``, and its standard error s/√n.
+
+    Parameters
+    ----------
+    values : floats, at least 2 along ``dim``; in the unit of what comes back.
+
+    Returns two tensors of the shape without ``dim``.  Raises ``InputError`` for other values.
+
+    Examples
+    --------
+    >>> mean, error = mean_and_error(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    >>> mean, error
+    (tensor([2., 5.]), tensor([1., 0.]))
+    """
+    if not (isinstance(values, Tensor) and values.is_floating_point() and values.ndim):
+        came = str(values.dtype) if isinstance(values, Tensor) else type(values).__name__
+        raise InputError("values", "a tensor of floats with at least one dimension", came)
+    n = as_count(f"values along dim {dim}", values.shape[dim], least=2)
+    return values.mean(dim), values.std(dim) / math.sqrt(n)
 
 
 def _named(estimators: Estimators) -> dict[str, PerSample]:

@@ -113,9 +113,9 @@ def test_the_verdict_is_the_audits(name):
     [
         ({"kl_qp": 1.0}, "KL(q‖p)"),
         ({"kl_qp": -1.0}, "−KL(q‖p)"),
-        ({"kl_qp": -1.0, "chi2_qp": 1.0}, "−KL(q‖p) + χ²(q‖p)"),
+        ({"kl_qp": -1.0, "chi2_qp": 1.0}, "χ²(q‖p) − KL(q‖p)"),
         ({"kl_qp": 1.0, "kl_pq": -1.0}, "KL(q‖p) − KL(p‖q)"),
-        ({"tv": 2.0}, "2 TV"),
+        ({"tv": 2.0}, "2 TV(q, p)"),
         ({"kl_qp": 0.1}, "0.1 KL(q‖p)"),
         ("zero", "nothing"),
         ("unknown", "no known divergence"),

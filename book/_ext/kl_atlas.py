@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docutils import nodes
-from kl_reports import paragraph, row
+from kl_reports import paragraph, row, table_of
 from source_keys import reached
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -30,30 +30,15 @@ COLUMNS = (  # title, and the width that it wants
     ("Audit", 15),
     ("See", 7),
 )
-SYMBOLS = {
-    "kl_qp": "KL(q‖p)",
-    "kl_pq": "KL(p‖q)",
-    "chi2_qp": "χ²(q‖p)",
-    "chi2_pq": "χ²(p‖q)",
-    "tv": "TV",
-    "hellinger2": "H²",
-}
 VERDICTS = {True: "agrees", False: "differs", None: "not judged"}
 NO_TERMS = {"zero": "nothing", "unknown": "no known divergence", "not_asked": "—"}
 
 
 def written(part: str | dict[str, float]) -> str:
-    """{"kl_qp": -1, "chi2_qp": 1} as ``−KL(q‖p) + χ²(q‖p)``."""
-    if isinstance(part, str):
-        return NO_TERMS[part]
-    text = ""
-    for name, c in part.items():
-        size = "" if abs(c) == 1 else f"{abs(c):g} "
-        sign = "−" if c < 0 else "+"
-        text += (
-            f" {sign} {size}{SYMBOLS[name]}" if text else f"{sign.strip('+')}{size}{SYMBOLS[name]}"
-        )
-    return text
+    """What an audit finds, in symbols."""
+    from kllab._terms import in_symbols
+
+    return NO_TERMS[part] if isinstance(part, str) else in_symbols(part)
 
 
 def agrees(entry) -> bool | None:
@@ -153,11 +138,10 @@ class AtlasTable(SphinxDirective):
             body += row(*self.cells(entry))
             body[-1]["names"].append(anchor(entry.name))
             self.state.document.note_explicit_target(body[-1])
-        widths = [nodes.colspec(colwidth=width) for _, width in COLUMNS]
-        group = nodes.tgroup("", *widths, cols=len(COLUMNS))
-        group += nodes.thead("", row(*([nodes.paragraph("", title)] for title, _ in COLUMNS)))
-        group += body
-        return [nodes.table("", group, classes=["atlas", "colwidths-given"])]
+        titles, widths = zip(*COLUMNS, strict=True)
+        table = table_of(titles, body, widths)
+        table["classes"].append("atlas")
+        return [table]
 
     def cells(self, entry) -> list[list[nodes.Node]]:
         lines = f"line{'s' * (not entry.lines.isdigit())} {entry.lines}"

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 
 from kllab._findings import Finding
+from kllab._terms import sum_of
 
 WIDTH = 98
 _HANGING = {"subsequent_indent": "  "}
@@ -47,21 +48,10 @@ def as_html(verdict: str, rows: Rows, findings: Sequence[Finding], figure: str =
 _ANSWER = {True: "agrees", False: "differs", None: "not judged"}
 
 
-def words(terms: dict[str, float]) -> str:
-    """{"kl_qp": 1.0, "kl_pq": -0.5} as ``kl_qp − 0.5 kl_pq``."""
-    text = ""
-    for name, c in terms.items():
-        short = f"{abs(c):.6g}"
-        size = "" if abs(c) == 1 else f"{abs(c):.9g} " if short == "1" else f"{short} "
-        sign = "−" if c < 0 else "+"
-        text += f" {sign} {size}{name}" if text else f"{sign.strip('+')}{size}{name}"
-    return text
-
-
 def verdict(report) -> str:
     """The first line: whether it is what it should be, and what it is."""
     part = getattr(report, report.judged)
-    known = words(part.terms)
+    known = sum_of(part.terms)
     if "constant" in report.codes and report.judged == "value":
         constant = part.free.get("constant", 0.0)
         known += f" {'−' if constant < 0 else '+'} {abs(constant):.6g}" if constant else ""
@@ -79,7 +69,7 @@ def verdict(report) -> str:
 
 
 def _part(part) -> str:
-    text = words(part.terms) or part.verdict.replace("_", " ")
+    text = sum_of(part.terms) or part.verdict.replace("_", " ")
     if part.why:
         text += f": {part.why}"
     if part.q:

@@ -35,7 +35,8 @@ from kllab import _scan
 from kllab._findings import CODES, SCHEMA, Finding, advice, plain
 from kllab._look import LAWS, NO_DIFFERENCE, NOWHERE, Look, Part, column, frames
 from kllab._probe import Binding, Probe, Refused, aggregation, bind
-from kllab._report import as_html, as_text, figure, rows, verdict, words
+from kllab._report import as_html, as_text, figure, rows, verdict
+from kllab._terms import sum_of
 from kllab.checks import InputError
 from kllab.divergences import get
 
@@ -494,7 +495,7 @@ class _Audit:
             self.add(
                 "off_policy",
                 "Samples are from old_logprob and nothing weights them; on policy the "
-                f"{self.judged} would be {words(terms) or 'another'}.",
+                f"{self.judged} would be {sum_of(terms) or 'another'}.",
                 **means,
             )
         else:
@@ -508,7 +509,7 @@ class _Audit:
         if meant and len(part.terms) == 1 and get(meant).reverse in part.terms.keys() - {meant}:
             self.add(
                 "wrong_direction",
-                f"The {self.judged} is that of {words(part.terms)}, and {meant} was meant: "
+                f"The {self.judged} is that of {sum_of(part.terms)}, and {meant} was meant: "
                 "p and q are exchanged.",
                 **part.terms,
             )
@@ -519,15 +520,15 @@ class _Audit:
             self.add(
                 "upside_down",
                 f"The ratio stands upside down: turned over, the value would be "
-                f"{words(turned)}; it is {words(value) or 'no known divergence'}.",
+                f"{sum_of(turned)}; it is {sum_of(value) or 'no known divergence'}.",
                 **value,
             )
         if (
             self.claim
-            and words(part.terms) not in ("", self.claim)
+            and sum_of(part.terms) not in ("", self.claim)
             and len(self.findings) == before
         ):
-            sentence = f"The {self.judged} is {words(part.terms)}, not {self.claim}."
+            sentence = f"The {self.judged} is {sum_of(part.terms)}, not {self.claim}."
             self.add("not_the_claim", sentence, **part.terms)
         off = {label: row for label, row in self.facts["cases"].items() if self.is_off(row)}
         if off and self.claim and self.judged == "value":
@@ -663,9 +664,8 @@ class _Audit:
         """Fitted near log r = 0, and something else, though no clamp, farther out."""
         worst = max(cost, key=cost.get)
         low, high = self.parts[kind].region
-        said = (
-            f"is not {words(self.parts[kind].terms)}: on “{worst}” off by {100 * cost[worst]:.3g} %"
-        )
+        near, off = sum_of(self.parts[kind].terms), 100 * cost[worst]
+        said = f"is not {near}: on “{worst}” off by {off:.3g} %"
         self.add("bias", f"Outside log r in [{low:.4g}, {high:.4g}] the {kind} {said}.", **cost)
         self.claimed[kind] = None
 

@@ -32,6 +32,7 @@ from torch.nn.functional import one_hot
 
 from kllab import _fit
 from kllab._masks import one_of
+from kllab._terms import sum_of
 from kllab.checks import InputError, as_log, as_log_probs
 from kllab.divergences import DIVERGENCES, Divergence, get, with_slope
 
@@ -455,7 +456,7 @@ class Entry:
         low, high = self.region
         where = f"for log r in [{low:.3g}, {high:.3g}]"
         if self.verdict == "fits":
-            return f"as {self.usage}: the gradient of {_sum_of(self.terms)} {where}"
+            return f"as {self.usage}: the gradient of {sum_of(self.terms)} {where}"
         if self.verdict == "zero":
             return f"as {self.usage}: no expected gradient {where}"
         convex = "convex" if self.is_convex else "not convex"
@@ -842,20 +843,10 @@ def _generator(fit: _fit.Fit, c_at, at_one: float, region: tuple[float, float]):
     return numeric
 
 
-def _sum_of(terms: dict[str, float]) -> str:
-    """{"kl_qp": 1.0, "kl_pq": -1.0} as ``kl_qp − kl_pq``."""
-    text = ""
-    for name, value in terms.items():
-        sign = "−" if value < 0 else "+"
-        size = "" if abs(value) == 1 else f"{abs(value):g} "
-        text += f" {sign} {size}{name}" if text else f"{sign.strip('+')}{size}{name}"
-    return text
-
-
 def _sum_of_generators(terms: dict[str, float], log_r: Tensor) -> Tensor:
     total = sum(value * get(name).f(log_r) for name, value in terms.items())
     bad = torch.isnan(total)
     if bad.any():
         at = f"infinities of both signs at log r = {float(log_r[bad][0]):g}"
-        raise InputError("log_r", f"values where {_sum_of(terms)} is defined", at)
+        raise InputError("log_r", f"values where {sum_of(terms)} is defined", at)
     return total

@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from kllab import _fit, figures, gradients
+from kllab._terms import in_symbols
 from kllab.auditor import Part, audit
 from kllab.checks import InputError
 from kllab.estimators import K1, K2, K3
 from kllab.explorables._element import Explorable, explorable, within
-from kllab.explorables._picture import STYLE, image, sum_of
+from kllab.explorables._picture import STYLE, image
 
 Q, P = (0.7, 0.2, 0.1), (0.4, 0.4, 0.2)
 LONGEST = 120
@@ -195,12 +196,12 @@ def _caption(formula: str, penalty, usage: str, entry: gradients.Entry, value: P
     constant = round(value.free.get("constant", 0.0), 9)
     more = f" {'-' if constant < 0 else '+'} {abs(constant):.4g}" if constant else ""
     measured = {
-        "fits": f"{sum_of(value.terms)}{more}",
+        "fits": f"{in_symbols(value.terms)}{more}",
         "zero": "the same for every pair",
         "unknown": "no sum of known divergences",
     }[value.verdict]
     followed = {
-        "fits": f"the gradient is that of {sum_of(entry.terms)}",
+        "fits": f"the gradient is that of {in_symbols(entry.terms)}",
         "zero": "there is no expected gradient",
         "unknown": "the gradient is that of no sum of known divergences",
     }[entry.verdict]

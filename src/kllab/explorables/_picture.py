@@ -9,7 +9,6 @@ from html import escape
 from matplotlib.figure import Figure
 
 from kllab import figures
-from kllab._report import words
 from kllab.estimators import K1, K2, K3
 
 STYLE = {
@@ -25,22 +24,6 @@ STYLE = {
 }
 
 ESTIMATORS = {"k1": K1, "k2": K2, "k3": K3}
-SYMBOLS = {
-    "kl_qp": "KL(q‖p)",
-    "kl_pq": "KL(p‖q)",
-    "chi2_qp": "χ²(q‖p)",
-    "chi2_pq": "χ²(p‖q)",
-    "tv": "TV(q, p)",
-    "hellinger2": "H²(q, p)",
-    "js": "JS(q, p)",
-    "jeffreys": "J(q, p)",
-}
-
-
-def sum_of(terms: dict[str, float]) -> str:
-    """{"kl_qp": 1.0, "kl_pq": -1.0} as KL(q‖p) − KL(p‖q), what is added first."""
-    first = dict(sorted(terms.items(), key=lambda term: term[1] < 0))
-    return words({SYMBOLS.get(name, name): value for name, value in first.items()})
 
 
 def image(canvas: Figure, alt: str, caption: str) -> str:

@@ -14,10 +14,11 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from kllab import exact, figures, training
+from kllab._terms import in_symbols
 from kllab.checks import InputError
 from kllab.estimators import K1, K2, K3
 from kllab.explorables._element import Explorable, explorable, within
-from kllab.explorables._picture import STYLE, image, sum_of
+from kllab.explorables._picture import STYLE, image
 from kllab.gradients import USAGES, dictionary
 
 PENALTIES = {"k1": K1, "k2": K2, "k3": K3, "abs": torch.abs, "flipped": lambda log_r: K3(-log_r)}
@@ -213,7 +214,7 @@ def _place(laws: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def _caption(penalty: str, usage: str, flows, log_q: Tensor, paths: list[Tensor], name: str) -> str:
     problem, entry = flows[0].problem, dictionary(PENALTIES[penalty], usage=usage)
     followed = {
-        "fits": f"follows {sum_of(entry.terms)}",
+        "fits": f"follows {in_symbols(entry.terms)}",
         "zero": "has no expected gradient",
         "unknown": "follows no known divergence",
     }[entry.verdict]

@@ -156,6 +156,10 @@ def test_whether_single_values_can_be_negative():
     assert kllab.audit(k3).non_negative is True
     assert kllab.audit(k2).non_negative is True
     assert kllab.audit(k1).non_negative is False
+    assert (
+        kllab.audit(lambda logprob, ref_logprob: k3(logprob, ref_logprob) - 0.5).non_negative
+        is False
+    )
     assert "single values may be negative" in str(kllab.audit(k1))
     assert "single values may be negative" not in str(kllab.audit(k3))
 

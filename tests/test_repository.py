@@ -124,6 +124,13 @@ def code_cells(path: Path) -> list[dict]:
     return [cell for cell in cells(path) if cell["cell_type"] == "code"]
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """Without packages pytest imports a file by its name alone and refuses the second."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) > 40
+    assert sorted(set(names)) == sorted(names)
+
+
 def test_every_notebook_is_in_the_table_of_contents():
     toc = yaml.safe_load(read("_toc.yml"))
     listed = [c["file"] for part in toc["parts"] for c in part["chapters"]]

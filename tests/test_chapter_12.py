@@ -356,3 +356,17 @@ def test_a_token_below_its_reference_pays_more_k3_the_further_it_falls():
         assert (np.diff(c(0.2 / q)) < 0).all()
     for c in (C["k1 reward"], C["k3 loss"]):
         assert (np.diff(c(0.2 / q)) > 0).all()
+
+
+def test_k3_in_the_reward_can_rest_inside_and_not_at_the_optimum():
+    """R − β k3 is the same for both tokens there, written out; and it is not π*."""
+    p, reward, beta = np.array([0.9, 0.1]), np.array([0.0, 0.2]), 0.5
+    problem = bandit(torch.tensor(p).log(), torch.tensor(reward), beta=beta)
+    point = fixed_point(problem, PLACEMENTS["k3 reward"])
+    q = point.log_probs.exp().numpy()
+    assert point.status == "converged"
+    pushes = reward - beta * (p / q - 1 - np.log(p / q))
+    assert pushes[0] == pytest.approx(pushes[1], abs=1e-9)
+    assert q[0] == pytest.approx(0.699, abs=1e-3)
+    star = p * np.exp(reward / beta)
+    assert abs(q[0] - star[0] / star.sum()) > 0.1

@@ -4,8 +4,8 @@ import { button, choice, slider, textLine } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
 import { handle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
-import { footer } from "../kit/footer.js";
 import { twoDigits } from "../kit/format.js";
+import { buttons, controls, layOut } from "../kit/layout.js";
 import { panel, retitle } from "../kit/plot.js";
 import { fillTable, numbersTable } from "../kit/table.js";
 import { LONGEST, VOCABULARY, parse, print } from "./formula.js";
@@ -36,7 +36,7 @@ export class Dictionary extends KlFigure {
 
   #model = new Model();
 
-  build(root) {
+  build() {
     const { l } = schema;
     const change = (values) => {
       this.controls.formula.clear();
@@ -84,21 +84,20 @@ export class Dictionary extends KlFigure {
     });
     this.panels.value.layers.handles.append(this.handle.element);
     this.table = numbersTable();
-    const group = (...children) => h("div", { class: "column" }, ...children);
     const { example, formula } = this.controls;
-    root.append(
-      h(
-        "div",
-        { class: "columns" },
-        group(
-          h("div", { class: "controls" }, example.element, formula.element),
-          h("div", { class: "buttons" }, Object.values(this.usages)),
-          h("div", { class: "controls" }, this.controls.l.element),
-          this.panels.value.element,
-        ),
-        group(this.panels.weight.element, this.panels.f.element),
-      ),
-      h("div", { class: "below" }, this.announcer.element, this.table, footer(this)),
+    const { value, weight, f } = this.panels;
+    layOut(
+      this,
+      [
+        [
+          controls(example, formula),
+          buttons(Object.values(this.usages)),
+          controls(this.controls.l),
+          value.element,
+        ],
+        [weight.element, f.element],
+      ],
+      { table: this.table },
     );
   }
 
@@ -144,10 +143,7 @@ export class Dictionary extends KlFigure {
     retitle(weight, `Weight on its score, ${WEIGHT[state.usage]}`, said.weight);
     retitle(f, "f, less its tangent at r = 1", said.f);
     const words = descriptions(state, view);
-    value.root.setAttribute("aria-label", words.value);
-    value.root.removeAttribute("aria-labelledby");
-    weight.describe(words.weight);
-    f.describe(words.f);
+    for (const [name, plot] of Object.entries(this.panels)) plot.describe(words[name]);
     const law = (masses) => `(${masses.map((mass) => String(mass).replace(/^0/, "")).join(", ")})`;
     fillTable(this.table, {
       caption: `${state.formula.replaceAll("-", "−")}, ${PLACE[state.usage]}`,

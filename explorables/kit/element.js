@@ -28,8 +28,8 @@ export class KlFigure extends HTMLElement {
 
   // ---- what a figure implements -----------------------------------------------------------
 
-  /** Adds the figure's own elements to `root`; called once. */
-  build(_root) {}
+  /** Makes the figure's parts and puts them in place, see layout.js; called once. */
+  build() {}
   /** Draws `this.state` at `width` px; called at most once a frame. */
   draw(_width) {}
   /** The current result as one sentence. */
@@ -101,7 +101,7 @@ export class KlFigure extends HTMLElement {
     if (this.#started) return;
     this.#started = true;
     this.#readAddress();
-    this.build(this.figure);
+    this.build();
     this.fallback.style.display = "none";
     this.figure.hidden = false;
     this.#observe();

@@ -4,7 +4,7 @@ import { button } from "./controls.js";
 import { copyLink } from "./copy-link.js";
 import { h } from "./dom.js";
 
-export function footer(figure, ...own) {
+export function footer(figure, own) {
   const reset = () => {
     figure.animator.finish();
     figure.reset();

@@ -4,7 +4,7 @@ import { button, choice, slider } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
 import { handle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
-import { footer } from "../kit/footer.js";
+import { buttons, controls, layOut } from "../kit/layout.js";
 import { panel, retitle } from "../kit/plot.js";
 import { fillTable, numbersTable } from "../kit/table.js";
 import { view } from "./model.js";
@@ -58,7 +58,7 @@ export class Prefixes extends KlFigure {
 
   #moving = null; // q(A) on its way, while it moves by itself
 
-  build(root) {
+  build() {
     const change = (name) => (value) => {
       this.animator.finish();
       this.update({ [name]: value });
@@ -129,20 +129,13 @@ export class Prefixes extends KlFigure {
     this.table = numbersTable();
     const { loss, ...chances } = this.controls;
     const { tree, parts, curve } = this.panels;
-    const group = (...children) => h("div", { class: "column" }, ...children);
-    const controls = (all) => h("div", { class: "controls" }, all.map(({ element }) => element));
-    root.append(
-      h(
-        "div",
-        { class: "columns" },
-        group(controls([loss, ...Object.values(chances)]), tree.element, this.term),
-        group(
-          parts.element,
-          curve.element,
-          h("div", { class: "buttons" }, Object.values(this.places)),
-        ),
-      ),
-      h("div", { class: "below" }, this.announcer.element, this.table, footer(this)),
+    layOut(
+      this,
+      [
+        [controls(loss, ...Object.values(chances)), tree.element, this.term],
+        [parts.element, curve.element, buttons(Object.values(this.places))],
+      ],
+      { table: this.table },
     );
     retitle(tree, "Drag q: two tokens, A or B", "ticks: p");
     retitle(parts, "What the loss keeps", "gradient by logit");
@@ -169,11 +162,7 @@ export class Prefixes extends KlFigure {
     drawCurve(curve, state, seen, this.handles.curve);
     this.term.textContent = `Dropped: q(A) q(B) × (KL after A − KL after B) = ${term(seen)}`;
     const words = descriptions(state, seen);
-    parts.describe(words.parts);
-    for (const name of ["tree", "curve"]) {
-      this.panels[name].root.setAttribute("aria-label", words[name]);
-      this.panels[name].root.removeAttribute("aria-labelledby");
-    }
+    for (const [name, plot] of Object.entries(this.panels)) plot.describe(words[name]);
     fillTable(this.table, {
       caption: "Gradient by the logit of A",
       note: "own and later token: what is missing",

@@ -5,8 +5,8 @@ import { button, choice, slider } from "../kit/controls.js";
 import { h } from "../kit/dom.js";
 import { planeHandle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
-import { footer } from "../kit/footer.js";
 import { fixed, twoDigits } from "../kit/format.js";
+import { buttons, controls, layOut } from "../kit/layout.js";
 import { reducedMotion } from "../kit/motion.js";
 import { panel, retitle } from "../kit/plot.js";
 import { fillTable, numbersTable } from "../kit/table.js";
@@ -60,7 +60,7 @@ export class SimplexFlow extends KlFigure {
   #model = new Model();
   #progress = null; // how much of the paths has been walked, while they are
 
-  build(root) {
+  build() {
     const update = (values) => {
       this.animator.finish();
       this.update(values);
@@ -142,27 +142,18 @@ export class SimplexFlow extends KlFigure {
     this.handles = { p: point("p", "reference p"), q: point("q", "policy q") };
     this.panels.own.layers.handles.append(this.handles.p.element, this.handles.q.element);
     this.table = numbersTable();
-    const group = (...children) => h("div", { class: "column" }, ...children);
     const { penalty, usage } = this.controls;
-    root.append(
-      h(
-        "div",
-        { class: "columns" },
-        group(
-          h("div", { class: "controls" }, penalty.element, usage.element),
-          this.controls.q.element,
-          this.panels.own.element,
-        ),
-        group(
-          h("div", { class: "buttons" }, reducedMotion() ? null : this.run, this.rewarded),
-          this.controls.p.element,
-          this.panels.truth.element,
-        ),
-        group(this.extras, this.panels.distance.element),
-        group(this.table),
-      ),
-      h("div", { class: "below" }, this.announcer.element, footer(this)),
-    );
+    const { own, truth, distance } = this.panels;
+    layOut(this, [
+      [controls(penalty, usage), this.controls.q.element, own.element],
+      [
+        buttons(reducedMotion() ? null : this.run, this.rewarded),
+        this.controls.p.element,
+        truth.element,
+      ],
+      [this.extras, distance.element],
+      [this.table],
+    ]);
   }
 
   draw(width) {
@@ -184,10 +175,7 @@ export class SimplexFlow extends KlFigure {
     retitle(truth, `−∇${goalName(state)}`.replace("−E[R] + β KL(q‖p)", "(−E[R] + β KL)"), "what is wanted");
     retitle(distance, `KL(q‖${bestName(state)}) on the way`, "against learning rate × steps");
     const words = descriptions(state, view);
-    own.root.setAttribute("aria-label", words.own);
-    own.root.removeAttribute("aria-labelledby");
-    truth.describe(words.truth);
-    distance.describe(words.distance);
+    for (const [name, plot] of Object.entries(this.panels)) plot.describe(words[name]);
     fillTable(this.table, {
       caption: "At q, and at the end",
       note: "exact",

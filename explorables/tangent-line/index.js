@@ -1,11 +1,10 @@
 // <kl-tangent-line f mean lambda r seed>: a divergence as the mean gap between a curve and a line.
 
 import { button, choice, slider } from "../kit/controls.js";
-import { h } from "../kit/dom.js";
 import { handle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
-import { footer } from "../kit/footer.js";
 import { coefficient, twoDigits } from "../kit/format.js";
+import { buttons, controls, layOut } from "../kit/layout.js";
 import { GENERATORS } from "../kit/math.js";
 import { panel, retitle } from "../kit/plot.js";
 import { fillTable, numbersTable } from "../kit/table.js";
@@ -36,7 +35,7 @@ export class TangentLine extends KlFigure {
 
   #model = new Model();
 
-  build(root) {
+  build() {
     const change = (name) => (value) => this.update({ [name]: value });
     const view = () => this.#model.view(this.state);
     const { mean, r } = schema;
@@ -110,30 +109,21 @@ export class TangentLine extends KlFigure {
     this.panels.curve.layers.handles.append(this.handles.r.element);
     this.panels.variance.layers.handles.append(this.handles.lambda.element);
     this.table = numbersTable();
-    const group = (...children) => h("div", { class: "column" }, ...children);
     const { f, lambda } = this.controls;
-    root.append(
-      h(
-        "div",
-        { class: "columns" },
-        group(
-          h("div", { class: "controls" }, f.element, this.controls.r.element, this.controls.mean.element),
-          this.panels.curve.element,
-        ),
-        group(
-          h("div", { class: "controls" }, lambda.element),
-          h("div", { class: "buttons" }, Object.values(this.slopes)),
-          this.panels.variance.element,
-          this.panels.strip.element,
-        ),
-      ),
-      h(
-        "div",
-        { class: "below" },
-        this.announcer.element,
-        this.table,
-        footer(this, button("New samples", () => this.update({ seed: (this.state.seed + 1) % 2 ** 32 }))),
-      ),
+    const { curve, variance, strip } = this.panels;
+    const again = button("New samples", () => this.update({ seed: (this.state.seed + 1) % 2 ** 32 }));
+    layOut(
+      this,
+      [
+        [controls(f, this.controls.r, this.controls.mean), curve.element],
+        [
+          controls(lambda),
+          buttons(Object.values(this.slopes)),
+          variance.element,
+          strip.element,
+        ],
+      ],
+      { table: this.table, own: again },
     );
   }
 
@@ -159,8 +149,7 @@ export class TangentLine extends KlFigure {
     retitle(strip, `${SAMPLES} samples of v`, "in nats; the truth dotted");
     const words = descriptions(state, view);
     strip.describe(words.strip);
-    variance.root.setAttribute("aria-label", words.variance);
-    variance.root.removeAttribute("aria-labelledby");
+    variance.describe(words.variance);
     fillTable(this.table, {
       caption: "One sample of f(r) + λ(r − 1)",
       note: `exact, for ${TARGETS[state.f]}`,

@@ -4,8 +4,8 @@ import { button, powersOfTwo, slider, toggles, wholeNumber } from "../kit/contro
 import { h } from "../kit/dom.js";
 import { handle } from "../kit/drag.js";
 import { KlFigure } from "../kit/element.js";
-import { footer } from "../kit/footer.js";
 import { twoDigits } from "../kit/format.js";
+import { buttons, controls, layOut } from "../kit/layout.js";
 import { ESTIMATORS } from "../kit/math.js";
 import { panel, retitle } from "../kit/plot.js";
 import { Model } from "./model.js";
@@ -34,7 +34,7 @@ export class TwoGaussians extends KlFigure {
   #upTo = null; // samples of the latest run that have come in so far, while it is drawn
   #runsShown = null; // runs that have come in so far, while many are drawn
 
-  build(root) {
+  build() {
     const change = (name) => (value) => {
       this.animator.finish();
       this.update({ [name]: value });
@@ -108,36 +108,29 @@ export class TwoGaussians extends KlFigure {
     this.one = button("", () => this.#drawOne(), { kind: "main" });
     this.many = button("", () => this.#drawMany(100));
     this.table = h("table", { class: "numbers" });
-    const group = (...children) => h("div", { class: "column" }, ...children);
-    root.append(
-      h(
-        "div",
-        { class: "columns" },
-        group(
-          h("div", { class: "controls" }, this.controls.mean.element, this.controls.scale.element),
+    const { densities, values, running, distributions } = this.panels;
+    layOut(
+      this,
+      [
+        [
+          controls(this.controls.mean, this.controls.scale),
           this.controls.show.element,
-          this.panels.densities.element,
-          this.panels.values.element,
-        ),
-        group(
-          h("div", { class: "controls" }, this.controls.n.element, this.controls.seed.element),
-          h("div", { class: "buttons" }, this.one, this.many),
-          this.panels.running.element,
-          this.panels.distributions.element,
-        ),
-      ),
-      h(
-        "div",
-        { class: "below" },
-        this.announcer.element,
-        this.table,
-        footer(this),
-      ),
+          densities.element,
+          values.element,
+        ],
+        [
+          controls(this.controls.n, this.controls.seed),
+          buttons(this.one, this.many),
+          running.element,
+          distributions.element,
+        ],
+      ],
+      { table: this.table },
     );
   }
 
   draw(width) {
-    this.#layOut(width);
+    this.#resize(width);
     const state = { ...this.state, runs: this.#runsShown ?? this.state.runs };
     const view = this.#model.view(state, this.#upTo ?? state.n);
     for (const [name, control] of Object.entries(this.controls)) control.show(state[name]);
@@ -165,7 +158,7 @@ export class TwoGaussians extends KlFigure {
     return reading(this.state, this.#model.exact(this.state));
   }
 
-  #layOut(width) {
+  #resize(width) {
     const { wide, each } = this.columns(width);
     this.panels.densities.resize(each, 190);
     this.panels.values.resize(each, 210);

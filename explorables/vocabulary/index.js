@@ -2,10 +2,9 @@
 // tokens.
 
 import { button, powersOfTwo, slider, wholeNumber } from "../kit/controls.js";
-import { h } from "../kit/dom.js";
 import { KlFigure } from "../kit/element.js";
-import { footer } from "../kit/footer.js";
 import { twoDigits } from "../kit/format.js";
+import { buttons, controls, layOut } from "../kit/layout.js";
 import { TOKENS } from "../kit/math.js";
 import { panel, retitle } from "../kit/plot.js";
 import { fillTable, numbersTable } from "../kit/table.js";
@@ -29,7 +28,7 @@ export class VocabularyFigure extends KlFigure {
 
   #model = null;
 
-  build(root) {
+  build() {
     this.#model = new Model();
     const change = (name) => (value) => this.update({ [name]: value });
     const setting = (name, label) =>
@@ -68,27 +67,13 @@ export class VocabularyFigure extends KlFigure {
     this.table = numbersTable();
     const { temperature, noise, top, n, seed } = this.controls;
     const { law, mean, variance, running, carriers } = this.panels;
-    const group = (...children) => h("div", { class: "column" }, ...children);
-    const controls = (...parts) => h("div", { class: "controls" }, parts.map(({ element }) => element));
-    root.append(
-      h(
-        "div",
-        { class: "columns" },
-        group(controls(temperature, noise, top), law.element, mean.element, variance.element),
-        group(
-          controls(n, seed),
-          h("div", { class: "buttons" }, this.next),
-          running.element,
-          carriers.element,
-        ),
-      ),
-      h(
-        "div",
-        { class: "below" },
-        this.announcer.element,
-        this.table,
-        footer(this),
-      ),
+    layOut(
+      this,
+      [
+        [controls(temperature, noise, top), law.element, mean.element, variance.element],
+        [controls(n, seed), buttons(this.next), running.element, carriers.element],
+      ],
+      { table: this.table },
     );
     retitle(law, `p and q over ${whole(TOKENS)} tokens`, "by rank");
     retitle(mean, "What each octave adds to KL", "in nats");
@@ -115,7 +100,7 @@ export class VocabularyFigure extends KlFigure {
     drawRunning(panels.running, state, view);
     drawCarriers(panels.carriers, view);
     const words = descriptions(state, view);
-    for (const name of Object.keys(panels)) panels[name].describe(words[name]);
+    for (const [name, plot] of Object.entries(panels)) plot.describe(words[name]);
     fillTable(this.table, {
       caption: state.n === 1 ? "One sample" : `Averages of ${whole(state.n)}`,
       note: "exact, with the tail’s share of the variance, and this sample",

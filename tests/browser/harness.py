@@ -113,6 +113,12 @@ def state(page) -> dict:
     return page.locator("[data-lm-suppress-shortcuts]").evaluate("e => e.state")
 
 
+def pressed(page) -> list[str]:
+    """The buttons that say of themselves that they are on."""
+    settle(page)
+    return page.locator("button[aria-pressed=true]").all_inner_texts()
+
+
 def table(page) -> list[str]:
     """The rows of the table of numbers, cells parted by tabs."""
     settle(page)
@@ -156,6 +162,16 @@ def grip(page, selector: str) -> tuple[float, float]:
         }"""
     )
     return tuple(where)
+
+
+def drag(page, selector: str, *, by: tuple[float, float] = (0, 0), to=None):
+    """Moves a handle or a slider with the mouse, by some pixels right and down or to a place."""
+    x, y = grip(page, selector)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(*(to or (x + by[0], y + by[1])), steps=6)
+    page.mouse.up()
+    settle(page)
 
 
 def wait_for_state(page, pattern: str) -> str:

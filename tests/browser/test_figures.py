@@ -9,6 +9,7 @@ import pytest
 from harness import (
     assert_accessible,
     assert_fits,
+    drag,
     drawn,
     grip,
     layout_shift,
@@ -106,41 +107,37 @@ def test_nothing_is_drawn_until_the_figure_is_near(open_http, figure):
 
 def test_the_mouse_drags(open_page, figure):
     page = open_page("one")
-    drag = figure.mouse
-    x, y = grip(page, drag.grip)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x + drag.by / 2, y + 5, steps=4)
-    page.mouse.move(x + drag.by, y + 40, steps=4)
-    page.mouse.up()
-    moved = reads(page, drag.grip)
-    assert drag.low < moved < drag.high
-    page.mouse.move(x, y)  # released: nothing follows any more
-    assert reads(page, drag.grip) == moved
+    asked = figure.mouse
+    start = grip(page, asked.grip)
+    drag(page, asked.grip, by=(asked.by, 40))
+    moved = reads(page, asked.grip)
+    assert asked.low < moved < asked.high
+    page.mouse.move(*start)  # released: nothing follows any more
+    assert reads(page, asked.grip) == moved
     wait_for_state(page, f":{moved:g}".replace(".", r"\."))
 
 
 def test_a_finger_drags_sideways_and_still_scrolls_the_page(open_http, figure):
     page = open_http("one", **PHONE)
-    drag = figure.finger
-    page.locator(drag.grip).scroll_into_view_if_needed()
+    asked = figure.finger
+    page.locator(asked.grip).scroll_into_view_if_needed()
     cdp = page.context.new_cdp_session(page)
-    x, y = grip(page, drag.grip)
+    x, y = grip(page, asked.grip)
     touch(cdp, "touchStart", (x + 5, y + 5))  # beside the knob, within its reach
     for step in range(1, 9):
-        touch(cdp, "touchMove", (x + 5 + drag.by * step / 8, y + 5))
+        touch(cdp, "touchMove", (x + 5 + asked.by * step / 8, y + 5))
     touch(cdp, "touchEnd")
-    dragged = reads(page, drag.grip)
-    assert drag.low < dragged < drag.high
+    dragged = reads(page, asked.grip)
+    assert asked.low < dragged < asked.high
     before = page.evaluate("scrollY")
 
-    x, y = grip(page, drag.grip)
+    x, y = grip(page, asked.grip)
     touch(cdp, "touchStart", (x, y))
     for step in range(1, 13):
         touch(cdp, "touchMove", (x, y - 12 * step))
     touch(cdp, "touchEnd")
     page.wait_for_function("before => scrollY > before", arg=before)
-    assert reads(page, drag.grip) == dragged
+    assert reads(page, asked.grip) == dragged
 
 
 def test_the_keyboard_reaches_and_moves_everything(open_page, figure):

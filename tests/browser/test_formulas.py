@@ -6,7 +6,17 @@ from urllib.parse import quote
 
 import pytest
 from cases import DICTIONARY
-from harness import grip, handle_selector, query_state, reads, settle, state, table, wait_for_state
+from harness import (
+    drag,
+    handle_selector,
+    pressed,
+    query_state,
+    reads,
+    settle,
+    state,
+    table,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -49,7 +59,7 @@ def test_what_is_typed_is_looked_up_while_it_is_typed(open_page):
     settle(page)
     assert field.input_value() == "abs(l)/2"
     assert page.locator(".control-example select").input_value() == ""
-    assert query_state(wait_for_state(page, "abs"), KEY) == "formula:abs(l)/2"
+    assert query_state(wait_for_state(page, r"abs\(l\)/2"), KEY) == "formula:abs(l)/2"
 
 
 def test_a_mistake_stays_until_it_is_mended(open_page):
@@ -115,11 +125,7 @@ def test_back_and_forth_between_links(open_http):
 
 def test_the_marked_sample_moves_in_all_panels(open_http):
     page = open_http("one")
-    x, y = grip(page, SAMPLE)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x - 150, y, steps=5)
-    page.mouse.up()
+    drag(page, SAMPLE, by=(-150, 0))
     l = reads(page, SAMPLE)
     assert -2.4 < l < -1.8
     assert page.locator(".control-l .value").inner_text() == f"{l:.2f}".replace("-", "−")
@@ -135,8 +141,7 @@ def test_each_place_has_its_own_target(open_page):
     seen = {}
     for place in ("as loss", "as reward", "as both"):
         page.get_by_role("button", name=place).click()
-        settle(page)
-        assert page.locator("button[aria-pressed=true]").all_inner_texts() == [place]
+        assert pressed(page) == [place]
         seen[place] = rows(page)["target"][1]
     assert seen == {
         "as loss": "KL(p‖q)",

@@ -6,7 +6,17 @@ import re
 
 import pytest
 from cases import PREFIXES
-from harness import drawn, grip, handle_selector, reads, settle, state, table, wait_for_state
+from harness import (
+    drag,
+    drawn,
+    handle_selector,
+    pressed,
+    reads,
+    settle,
+    state,
+    table,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -21,18 +31,9 @@ def figure():
     return PREFIXES
 
 
-def pressed(page) -> list[str]:
-    settle(page)
-    return page.locator("button[aria-pressed=true]").all_inner_texts()
-
-
 def test_tree_curve_and_slider_move_the_same_probability(open_page):
     page = open_page("one")
-    x, y = grip(page, START)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x + 40, y + 5, steps=4)
-    page.mouse.up()
+    drag(page, START, by=(40, 5))
     moved = reads(page, START)
     assert 0.65 < moved < 0.9
     assert reads(page, CURVE) == reads(page, ".control-q input") == moved

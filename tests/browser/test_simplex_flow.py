@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cases import SIMPLEX_FLOW
-from harness import grip, handle_selector, settle, state, table, touch
+from harness import drag, grip, handle_selector, settle, state, table, touch
 
 pytestmark = pytest.mark.browser
 
@@ -41,19 +41,11 @@ def test_the_mouse_takes_a_law_to_any_place(open_page):
     a, b, c = (corner(page, token) for token in "ABC")
     there = [0.2 * a[i] + 0.3 * b[i] + 0.5 * c[i] for i in (0, 1)]
     for handle, name in ((REFERENCE, "p"), (POLICY, "q")):
-        page.mouse.move(*grip(page, handle))
-        page.mouse.down()
-        page.mouse.move(*there, steps=6)
-        page.mouse.up()
-        settle(page)
+        drag(page, handle, to=there)
         assert state(page)[name] == pytest.approx([0.2, 0.3, 0.5], abs=0.011), name
         assert page.locator(handle).get_attribute("aria-valuetext").startswith("A 0.2, B 0.")
         if name == "p":  # out of the other one's way
-            page.mouse.move(*grip(page, handle))
-            page.mouse.down()
-            page.mouse.move(c[0] + 300, c[1] - 200, steps=6)  # outside: as near as can be
-            page.mouse.up()
-            settle(page)
+            drag(page, handle, to=(c[0] + 300, c[1] - 200))  # outside: as near as can be
             assert state(page)["p"][2] > 0.5
             assert min(state(page)["p"]) == 0.01
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 from cases import TANGENT_LINE
-from harness import grip, handle_selector, query_state, reads, settle, table, wait_for_state
+from harness import (
+    drag,
+    handle_selector,
+    pressed,
+    query_state,
+    reads,
+    settle,
+    table,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -17,27 +26,14 @@ def figure():
     return TANGENT_LINE
 
 
-def pressed(page) -> list[str]:
-    settle(page)
-    return page.locator("button[aria-pressed=true]").all_inner_texts()
-
-
 def test_the_mouse_drags_r_and_lambda(open_page):
     page = open_page("one")
-    x, y = grip(page, R)
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x - 70, y - 30, steps=5)
-    page.mouse.up()
+    drag(page, R, by=(-70, -30))
     r = reads(page, R)
     assert 1.2 < r < 1.8
     assert page.locator(".control-r .value").inner_text() == f"{r:.2f}"
 
-    x, y = grip(page, LAMBDA)
-    page.mouse.move(x + 2, y)
-    page.mouse.down()
-    page.mouse.move(x - 98, y, steps=5)
-    page.mouse.up()
+    drag(page, LAMBDA, by=(-100, 0))
     lam = reads(page, LAMBDA)
     assert page.locator(".control-lambda input").input_value() == f"{lam:g}"
     assert pressed(page) == []

@@ -169,6 +169,19 @@ def set_up_browser_code() -> None:
     bundle()
 
 
+def set_up_lighthouse() -> None:
+    """Lighthouse has a lock file of its own, so that readers do not download it."""
+    folder = ROOT / "tools" / "sitechecks"
+    modules, lock = folder / "node_modules", folder / "package-lock.json"
+
+    @step("lighthouse", digest(lock), (modules,))
+    def lighthouse():
+        quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+        run("npm", "ci", "--prefix", folder, *quiet)
+
+    lighthouse()
+
+
 # --- commands -------------------------------------------------------------------------------------
 
 
@@ -203,6 +216,21 @@ def test(options) -> None:
     usual = ("-m", "not slow", "-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
     one = environment(KLLAB_SCALE="test", OMP_NUM_THREADS="1")
     run(python(), "-m", "pytest", *usual, *options.rest, env=one)
+
+
+def checks(options) -> None:
+    """What is too slow for every change: `make checks ARGS="weight lighthouse"`, or all of them."""
+    from sitechecks import CHECKS
+
+    set_up(options.torch)
+    build()
+    chosen = [word for word in options.rest if word in CHECKS] or CHECKS
+    if "pdf" in chosen:
+        build("singlehtml")
+    if "lighthouse" in chosen:
+        set_up_lighthouse()
+    env = environment(PYTHONPATH=str(ROOT / "tools"))
+    run(python(), "-m", "sitechecks", *options.rest, env=env)
 
 
 def bench(options) -> None:
@@ -240,6 +268,7 @@ COMMANDS = {
     "serve": serve,
     "lab": lab,
     "test": test,
+    "checks": checks,
     "bench": bench,
     "pdf": pdf,
     "lock": lock,

@@ -20,18 +20,28 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:
+class QuietServer(http.server.ThreadingHTTPServer):
+    """A reader who goes away before the answer is sent is no error."""
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def server(
+    folder: Path, port: int = 0, handler: type[QuietHandler] = QuietHandler
+) -> http.server.ThreadingHTTPServer:
     """A server for ``folder``, which holds an index.html; port 0 takes a free one."""
     if not (folder / "index.html").is_file():
         raise SystemExit(f"{folder} holds no index.html: run `make book` first")
-    handler = functools.partial(QuietHandler, directory=str(folder))
-    return http.server.ThreadingHTTPServer((ADDRESS, port), handler)
+    answers = functools.partial(handler, directory=str(folder))
+    return QuietServer((ADDRESS, port), answers)
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def serving(folder: Path, handler: type[QuietHandler] = QuietHandler) -> Iterator[str]:
     """Serve ``folder`` from a thread; the value is its address."""
-    running = server(folder)
+    running = server(folder, handler=handler)
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""Rules that the whole repository keeps: pins, notebooks, versions, bibliography, imports."""
+"""Rules that the whole repository keeps: pins, notebooks, versions, imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pybtex.database import parse_file
 from source_keys import imports
 
 import kllab
@@ -216,32 +215,6 @@ def test_every_repository_address_comes_from_the_environment():
     assert not [
         path for path in tracked() if path.suffix != ".png" and own.search(path.read_text())
     ]
-
-
-# --- bibliography ---------------------------------------------------------------------------------
-
-REFERENCES = parse_file(str(ROOT / "book" / "references.bib")).entries
-CITE = re.compile(r"\{cite(?::\w+)?\}`([^`]+)`")
-
-
-def cited() -> set[str]:
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("*.md")]
-    texts += ["".join(cell["source"]) for path in NOTEBOOKS for cell in cells(path)]
-    return {key.strip() for text in texts for keys in CITE.findall(text) for key in keys.split(",")}
-
-
-def test_what_is_cited_and_what_is_listed_agree():
-    assert cited() == set(REFERENCES)
-
-
-@pytest.mark.parametrize("key", sorted(REFERENCES))
-def test_each_entry_is_complete(key):
-    entry = REFERENCES[key]
-    assert {"title", "year"} <= set(entry.fields)
-    assert {"url", "doi"} & set(entry.fields)
-    assert entry.persons.get("author")
-    if "arxiv" in entry.fields.get("url", ""):
-        assert {"eprint", "archiveprefix"} <= {name.lower() for name in entry.fields}
 
 
 # --- imports --------------------------------------------------------------------------------------

@@ -11,12 +11,26 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 # In the order in which they run: what is quick comes first.
-CHECKS = ("links", "html", "weight", "axe", "pdf", "lighthouse")
+CHECKS = (
+    "bibliography",
+    "atlas",
+    "links",
+    "html",
+    "external_links",
+    "weight",
+    "axe",
+    "pdf",
+    "lighthouse",
+)
+SITELESS = {"bibliography", "atlas"}  # look at sources, so they need no built book
 
 
 @dataclass
 class Result:
-    """What a check found: rows of (what, figure) for people, and faults, each one line."""
+    """What a check found: rows of (what, figure) for people, and faults.
+
+    A fault is one line. What a person has to see of it, as a difference, may follow, indented.
+    """
 
     name: str
     rows: list[tuple[str, str]] = field(default_factory=list)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from sitechecks import CHECKS, Result
+from sitechecks import CHECKS, SITELESS, Result
 
 BUILD = Path(__file__).resolve().parents[2] / "_build"
 
@@ -52,17 +52,20 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"no such check: {', '.join(unknown)}; there are {', '.join(CHECKS)}")
         return 2
-    if not (options.build / "html" / "index.html").is_file():
+    chosen = options.names or CHECKS
+    built = (options.build / "html" / "index.html").is_file()
+    if not built and not SITELESS.issuperset(chosen):
         print(f"no built book in {options.build}: run `make book` first")
         return 2
     results = []
-    for name in options.names or CHECKS:
+    for name in chosen:
         print(f"{name} …", flush=True)
         results.append(run(modules[name], name, options))
     print(f"\n{table(results)}")
     faults = [f"{result.name}: {fault}" for result in results for fault in result.faults]
     print("\n" + "\n".join([*faults, f"{len(faults)} faults in {len(results)} checks"]))
     report = json.dumps([result.as_dict() for result in results], indent=1, ensure_ascii=False)
+    options.build.mkdir(exist_ok=True)
     (options.build / "checks.json").write_text(report + "\n", encoding="utf-8")
     return 1 if faults else 0
 

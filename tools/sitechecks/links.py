@@ -55,13 +55,17 @@ def dead_links(site: Path) -> tuple[list[str], int]:
     return dead, looked_at
 
 
+def linkinator(address: str, *words: str, patience: int = 300) -> list[dict]:
+    """What linkinator found at an address: ``url``, ``state`` and ``status`` of each link."""
+    program = shutil.which("node", path=str(ROOT / ".venv" / "bin")) or shutil.which("node")
+    command = [program, str(LINKINATOR), f"{address}/", "--format", "json", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience)
+    return json.loads(ended.stdout)["links"]
+
+
 def crawled(address: str) -> tuple[list[str], int]:
     """Addresses that linkinator cannot load (pictures, scripts and styles too), and all loaded."""
-    program = shutil.which("node", path=str(ROOT / ".venv" / "bin")) or shutil.which("node")
-    command = [program, str(LINKINATOR), f"{address}/", "--recurse", "--format", "json"]
-    command += ["--skip", r"^https?://(?!127\.0\.0\.1)"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    links = json.loads(ended.stdout)["links"]
+    links = linkinator(address, "--recurse", "--skip", r"^https?://(?!127\.0\.0\.1)")
     broken = [link["url"] for link in links if link["state"] == "BROKEN"]
     return broken, sum(link["state"] == "OK" for link in links)
 

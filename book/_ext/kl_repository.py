@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import urlencode
 
 from sphinx.application import Sphinx
 from sphinx.errors import ConfigError
@@ -19,6 +20,7 @@ VARIABLE = "KLLAB_REPOSITORY"
 ADDRESS = re.compile(r"https://github\.com/(?P<name>[\w.-]+/[\w.-]+?)(\.git)?/?")
 REQUIREMENT = "kllab[book]"  # what a notebook's first cell installs where the package is missing
 FOLDER, BRANCH = "colab", "gh-pages"
+PREVIEW = "KLLAB_PREVIEW"  # PR-12 where the pages are a preview of change 12, in preview/PR-12
 BUTTONS = ("use_repository_button", "use_issues_button", "use_edit_page_button")
 
 
@@ -31,6 +33,14 @@ def repository_name() -> str | None:
     if not match:
         raise ConfigError(f"{VARIABLE}: expected https://github.com/OWNER/NAME, got {value!r}")
     return match["name"]
+
+
+def issue_form(form: str, **fields: str) -> str | None:
+    """The address of a form of .github/ISSUE_TEMPLATE with fields filled in, by their ids."""
+    name = repository_name()
+    if not name:
+        return None
+    return f"https://github.com/{name}/issues/new?{urlencode({'template': form, **fields})}"
 
 
 def configure(app: Sphinx, config) -> None:
@@ -49,14 +59,23 @@ def configure(app: Sphinx, config) -> None:
     )
 
 
+def preview_name() -> str | None:
+    """``PR-12`` from the environment, or None where the pages are the book."""
+    value = os.environ.get(PREVIEW, "").strip()
+    if value and not re.fullmatch(r"PR-[1-9][0-9]*", value):
+        raise ConfigError(f"{PREVIEW}: expected PR-NUMBER, got {value!r}")
+    return value or None
+
+
 def point_colab_at_copies(app: Sphinx, pagename, templatename, context, doctree) -> None:
-    name = repository_name()
+    name, preview = repository_name(), preview_name()
+    folder = f"preview/{preview}/{FOLDER}" if preview else FOLDER
     for group in context.get("header_buttons", []) if name else []:
         for button in group.get("buttons", []):
             if button.get("text") == "Colab":
                 button["url"] = (
                     f"https://colab.research.google.com/github/{name}/blob/{BRANCH}"
-                    f"/{FOLDER}/{Path(pagename).name}.ipynb"
+                    f"/{folder}/{Path(pagename).name}.ipynb"
                 )
 
 
@@ -77,9 +96,12 @@ def write_copies(app: Sphinx, exception: Exception | None) -> None:
 
 def for_colab(notebook: str, name: str) -> str:
     """A notebook's JSON with the address of ``owner/name`` in its first code cell."""
+    preview = preview_name()
+    # The change itself, which GitHub keeps under this name also after its branch is gone.
+    where = f"{name}@refs/pull/{preview.removeprefix('PR-')}/head" if preview else name
     # Inside JSON a quote is escaped, so the requirement stands between two backslashes.
     return notebook.replace(
-        f'\\"{REQUIREMENT}\\"', f'\\"{REQUIREMENT} @ git+https://github.com/{name}\\"', 1
+        f'\\"{REQUIREMENT}\\"', f'\\"{REQUIREMENT} @ git+https://github.com/{where}\\"', 1
     )
 
 

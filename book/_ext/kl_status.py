@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
+import re
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 from docutils import nodes
+from kl_version import commit, day, version
 from source_keys import COMPUTES, scale
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-ROOT = Path(__file__).resolve().parents[2]
+MODEL = re.compile(r"^model name\s*:\s*(.+?)\s*$", re.MULTILINE)
 
 
-def commit() -> str:
-    """The commit that was built, marked where files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=, changed since"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
+def built_from() -> str:
+    """The commit, marked where files differ from it."""
+    found = commit()
+    if not found:
         return "not a Git checkout"
-    return result.stdout.strip()
+    return found.short + (", changed since" if found.changed else "")
+
+
+def processor() -> str:
+    """The model's name, where the system tells one."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        match = MODEL.search(cpuinfo.read_text(encoding="utf-8", errors="replace"))
+        if match and match[1].lower() != "unknown":
+            return match[1]
+    return platform.processor() or platform.machine()
 
 
 def device() -> str:
@@ -34,13 +43,15 @@ def device() -> str:
 
 
 def facts() -> list[tuple[str, str]]:
+    now = datetime.now(UTC)
     return [
-        ("Built", datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC")),
-        ("Commit", commit()),
+        ("Version", version()),
+        ("Built", f"{day(now)}, {now:%H:%M} UTC"),
+        ("Commit", built_from()),
         ("Scale (KLLAB_SCALE)", scale()),
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("Cores", str(os.cpu_count())),
-        ("Device", device()),
+        ("Processor", f"{processor()}, {os.cpu_count()} cores"),
+        ("PyTorch computes on", device()),
         *((name, metadata.version(name)) for name in (*COMPUTES, "jupyter-book")),
     ]
 

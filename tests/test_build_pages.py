@@ -13,6 +13,12 @@ ADDRESS = "https://github.com/an-owner/a.book"
 CELL = '%pip install --quiet "kllab[book]"'
 
 
+@pytest.fixture(autouse=True)
+def no_preview(monkeypatch):
+    """On continuous integration these tests run for a preview, too."""
+    monkeypatch.delenv(kl_repository.PREVIEW, raising=False)
+
+
 def configured(monkeypatch, address):
     if address is None:
         monkeypatch.delenv(kl_repository.VARIABLE, raising=False)
@@ -63,6 +69,20 @@ def test_the_copy_for_colab_installs_from_the_address():
     expected = f'    %pip install --quiet "kllab[book] @ git+{ADDRESS}"'
     assert copy["cells"][0]["source"][1] == expected
     assert copy["cells"][1]["source"] == [CELL]
+
+
+def test_a_preview_opens_and_installs_the_change(monkeypatch):
+    monkeypatch.setenv(kl_repository.VARIABLE, ADDRESS)
+    monkeypatch.setenv(kl_repository.PREVIEW, "PR-12")
+    button = {"text": "Colab"}
+    context = {"header_buttons": [{"buttons": [button]}]}
+    kl_repository.point_colab_at_copies(None, "notebooks/01_x", "page.html", context, None)
+    assert button["url"].endswith("/blob/gh-pages/preview/PR-12/colab/01_x.ipynb")
+    copy = json.dumps({"cells": [{"source": [CELL]}]})
+    assert f"git+{ADDRESS}@refs/pull/12/head" in kl_repository.for_colab(copy, "an-owner/a.book")
+    monkeypatch.setenv(kl_repository.PREVIEW, "main")
+    with pytest.raises(ConfigError, match="PR-NUMBER"):
+        kl_repository.preview_name()
 
 
 def mended(body):

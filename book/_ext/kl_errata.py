@@ -55,6 +55,9 @@ def entry_faults(entry: dict, documents: Set[str]) -> Iterator[str]:
     if set(entry) != KEYS:
         yield f"keys missing or unknown: {', '.join(sorted(KEYS ^ set(entry)))}"
         return
+    if not all(isinstance(word, str) for word in (*map(entry.get, TEXTS), *entry["versions"])):
+        yield "every value is a text, and versions are a list of texts"
+        return
     yield from (f"{key} is empty" for key in TEXTS if not entry[key].strip())
     if entry["page"] not in documents:
         yield f"{entry['page']} is no page"

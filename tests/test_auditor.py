@@ -428,6 +428,26 @@ def test_what_reaches_through_a_mask():
     assert "padding_leak" in audit(hidden, usage="loss").codes
 
 
+def test_what_stands_in_padding_could_stand_in_a_batch():
+    """Log-probabilities, or something that is plainly none."""
+    held = set()
+
+    def spy(logprob, ref_logprob, old_logprob, mask):
+        for name, x in (("log q", logprob), ("log p", ref_logprob), ("log mu", old_logprob)):
+            held.update((name, float(v)) for v in x.detach()[mask == 0])
+        ratio = (logprob - old_logprob).exp()
+        kept = (ratio * (logprob - ref_logprob)).masked_fill(mask == 0, 0.0)
+        return kept.sum() / mask.sum()
+
+    assert "padding_leak" not in audit(spy).codes
+    finite = {(name, v) for name, v in held if math.isfinite(v)}
+    assert {name for name, _ in finite} == {"log q", "log p", "log mu"}
+    assert max(v for _, v in finite) <= 0
+    assert min(v for _, v in finite) < -1e9
+    assert ("log p", -math.inf) in held and ("log p", math.inf) not in held
+    assert any(math.isnan(v) for _, v in held)
+
+
 def test_when_nothing_is_kept():
     for how, said in (
         ("token_mean", "nan, one empty sequence: finite"),

@@ -1,4 +1,5 @@
-"""``{build-facts}``: when, where and with what this copy of the book was built."""
+"""``{build-facts}``: when, where and with what this copy of the book was built; ``{run-times}``: how
+long each notebook took. MyST-NB measured that, and its own table is too wide for a phone."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ from pathlib import Path
 
 from docutils import nodes
 from kl_version import commit, day, version
+from myst_nb.sphinx_ import NbMetadataCollector
 from source_keys import COMPUTES, scale
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
 MODEL = re.compile(r"^model name\s*:\s*(.+?)\s*$", re.MULTILINE)
@@ -70,7 +74,68 @@ class BuildFacts(SphinxDirective):
 
 
 def row(*texts: str) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", text)) for text in texts))
+    return table_row(*([nodes.Text(text)] for text in texts))
+
+
+class Placeholder(nodes.General, nodes.Element):
+    """Where the times stand once every notebook has run."""
+
+
+class RunTimes(SphinxDirective):
+    """A table of notebooks: when each last ran, and for how long."""
+
+    def run(self) -> list[nodes.Node]:
+        return [Placeholder()]
+
+
+class WriteRunTimes(SphinxPostTransform):
+    default_priority = 8  # before references are resolved
+
+    def run(self, **kwargs) -> None:
+        for place in list(self.document.findall(Placeholder)):
+            place.replace_self(self.table())
+
+    def table(self) -> nodes.table:
+        found = {
+            name: data["exec_data"]
+            for name, data in sorted(NbMetadataCollector.get_doc_data(self.env).items())
+            if data.get("exec_data")
+        }
+        body, total = nodes.tbody(), 0.0
+        for name, data in found.items():
+            ran = day(datetime.fromtimestamp(data["mtime"]))
+            seconds = data["runtime"] or 0.0
+            total += seconds
+            body += table_row([self.chapter(name)], [nodes.Text(ran)], [seconds_text(seconds)])
+        body += table_row([nodes.Text("Together")], [], [seconds_text(total)])
+        titles = ([nodes.Text(title)] for title in ("Chapter", "Ran on", "Seconds"))
+        widths = (nodes.colspec(colwidth=width) for width in (55, 28, 17))
+        group = nodes.tgroup("", *widths, cols=3)
+        group += nodes.thead("", table_row(*titles))
+        group += body
+        return nodes.table("", group, classes=["run-times"])
+
+    def chapter(self, name: str) -> nodes.Node:
+        number = Path(name).name.partition("_")[0]
+        title = f"{number} {self.env.titles[name].astext()}"
+        return addnodes.pending_xref(
+            "",
+            nodes.inline("", title),
+            refdomain="std",
+            reftype="doc",
+            reftarget=f"/{name}",
+            refexplicit=True,
+            refwarn=True,
+            refdoc=self.env.docname,
+        )
+
+
+def seconds_text(seconds: float) -> nodes.Text:
+    return nodes.Text(f"{seconds:.0f}")
+
+
+def table_row(*cells: list[nodes.Node]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells))
 
 
 def outdated(app: Sphinx, env, added, changed, removed) -> list[str]:
@@ -79,6 +144,9 @@ def outdated(app: Sphinx, env, added, changed, removed) -> list[str]:
 
 
 def setup(app: Sphinx) -> dict:
+    app.add_node(Placeholder)
     app.add_directive("build-facts", BuildFacts)
+    app.add_directive("run-times", RunTimes)
+    app.add_post_transform(WriteRunTimes)
     app.connect("env-get-outdated", outdated)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

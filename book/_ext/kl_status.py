@@ -1,5 +1,8 @@
-"""``{build-facts}``: when, where and with what this copy of the book was built; ``{run-times}``: how
-long each notebook took. MyST-NB measured that, and its own table is too wide for a phone."""
+"""``{build-facts}``: when, where and with what this copy of the book was built.
+
+``{run-times}``: when each notebook ran, and how long it took. MyST-NB measured that, and its own
+table is too wide for a phone.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def add_foot(app: Sphinx, pagename, templatename, context, doctree) -> None:
     for group in context.get("header_buttons", []) if report else []:
         for button in group.get("buttons", []):
             if button.get("label") == "source-issues-button":
-                button["url"] = report
+                button["url"] = escape(report)  # the theme writes it as it is
 
 
 def note_build(app: Sphinx) -> None:

@@ -201,9 +201,28 @@ def serve(options) -> None:
     run(python(), ROOT / "tools" / "serve.py", SITE, str(options.port))
 
 
+def lab_command(*more: str) -> list[str | Path]:
+    """JupyterLab on the start page; open tabs are kept with this folder, not with others."""
+    settings = (
+        "--LabApp.extension_manager=readonly",  # the other one lists what a registry offers
+        f"--LabApp.workspaces_dir={BUILD / 'lab'}",
+    )
+    program = (python(), "-m", "jupyterlab", "--notebook-dir", ROOT)
+    return [*program, *settings, *more, ROOT / "start.ipynb"]
+
+
+def lab_environment(**extra: str) -> dict[str, str]:
+    """tools/jupyter turns off news and the look for updates, which would ask other hosts.
+
+    It holds for this command alone: a reader's own JupyterLab stays as it is.
+    """
+    own = [str(ROOT / "tools" / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+    return environment(JUPYTER_CONFIG_PATH=os.pathsep.join(filter(None, own))) | extra
+
+
 def lab(options) -> None:
     set_up(options.torch)
-    run(python(), "-m", "jupyterlab", "--notebook-dir", ROOT, ROOT / "notebooks")
+    run(*lab_command(*options.rest), env=lab_environment())
 
 
 def test(options) -> None:

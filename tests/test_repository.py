@@ -104,6 +104,42 @@ def test_the_package_has_lower_bounds_only():
         assert re.fullmatch(r"[a-z-]+>=[0-9.]+", requirement), requirement
 
 
+def reasons_of_extras(text: str) -> dict[str, str]:
+    """The optional groups of pyproject.toml, each with the comment above it."""
+    block = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    lines = block.splitlines()
+    return {
+        line.partition(" =")[0]: above.removeprefix("#").strip() if above[:1] == "#" else ""
+        for above, line in zip(["", *lines], lines, strict=False)
+        if re.match(r"[a-z]+ = ", line)
+    }
+
+
+def test_each_optional_group_has_a_reason():
+    text = read("pyproject.toml")
+    found = reasons_of_extras(text)
+    assert set(found) == set(tomllib.loads(text)["project"]["optional-dependencies"])
+    assert all(len(reason) > 20 for reason in found.values()), found
+    bare = "[project.optional-dependencies]\n# a\na = []\nb = []\n\n[x]"
+    assert reasons_of_extras(bare) == {"a": "a", "b": ""}
+
+
+def test_each_npm_package_has_a_reason_and_a_use():
+    manifest = json.loads(read("package.json"))
+    names = {*manifest["dependencies"], *manifest["devDependencies"]}
+    assert set(manifest["why"]) == names
+    assert all(len(reason) > 10 for reason in manifest["why"].values())
+    code = [path for path in tracked() if path.suffix in {".js", ".py"} and path != Path(__file__)]
+    texts = [path.read_text(encoding="utf-8") for path in code]
+    assert not [name for name in names if not any(name in text for text in texts)]
+
+
+def test_each_system_package_has_a_reason():
+    found = re.findall(r"missing\+=\(([\w-]+)\)(?: # (.+))?", read(".ci/run"))
+    assert len(found) >= 5
+    assert not [name for name, reason in found if len(reason) < 10]
+
+
 def test_the_npm_lock_file_names_no_host_and_every_version_is_exact():
     assert '"resolved"' not in read("package-lock.json")
     manifest = json.loads(read("package.json"))

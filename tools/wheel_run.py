@@ -5,6 +5,7 @@ but a kernel and the program that executes notebooks, copies one notebook after 
 empty folder, and executes it there. Its own first cell installs the package, as on Colab. The
 environment is new once for all notebooks, and with ``--each`` once for every notebook.
 
+``--lowest`` lets pip take only the oldest series of each package that ``pyproject.toml`` allows.
 It needs the package index, and minutes: the scheduled job runs it.
 """
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import venv
 from pathlib import Path
 
@@ -67,6 +69,13 @@ def build_wheel(target: Path) -> Path:
     return wheel
 
 
+def lowest_versions(project: str) -> list[str]:
+    """Constraints that hold each dependency to the series of its lower bound: 1.26 is 1.26.*"""
+    found = tomllib.loads(project)["project"]
+    lines = [*found["dependencies"], *found["optional-dependencies"]["book"]]
+    return sorted({line.replace(">=", "==") + ".*" for line in lines})
+
+
 def settings(links: Path, torch: str) -> dict[str, str]:
     """Environment variables of a run: the wheel is found, and nothing of the repository is."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "JUPYTER_PATH", "IPYTHONDIR")
@@ -110,9 +119,14 @@ def choose(words: list[str]) -> list[Path]:
     return chosen
 
 
-def run_all(notebooks: list[Path], work: Path, torch: str, each: bool) -> list[dict]:
+def run_all(notebooks: list[Path], work: Path, torch: str, each: bool, lowest: bool) -> list[dict]:
     wheel = build_wheel(work / "wheel")
     env = settings(wheel.parent, torch)
+    if lowest:
+        lines = lowest_versions((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        held = work / "lowest.txt"
+        held.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        env["PIP_CONSTRAINT"] = str(held)
     python, rows = None, []
     for number, notebook in enumerate(notebooks):
         begun, fault = time.perf_counter(), ""
@@ -136,12 +150,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("notebooks", nargs="*", help="their first letters, as 02; all without")
     parser.add_argument("--each", action="store_true", help="a new environment for each notebook")
+    parser.add_argument("--lowest", action="store_true", help="the oldest packages allowed")
     parser.add_argument("--torch", choices=("", "cpu"), default=os.environ.get("TORCH", ""))
     parser.add_argument("--work", type=Path, help="keep everything in this folder, which is empty")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
-        rows = run_all(choose(options.notebooks), work, options.torch, options.each)
+        chosen = choose(options.notebooks)
+        rows = run_all(chosen, work, options.torch, options.each, options.lowest)
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     failed = [row["notebook"] for row in rows if row["fault"]]

@@ -99,11 +99,13 @@
     for (const [part, frameOf] of view.live ?? []) moveIn(part, frameOf);
 
     dialog.addEventListener("keydown", key);
+    // Other ways to ask for an end, such as a phone's gesture; the browser may close without asking.
     dialog.addEventListener("cancel", (event) => {
       if (event.target !== dialog) return;
       event.preventDefault();
       leave();
     });
+    dialog.addEventListener("close", (event) => event.target === dialog && leave());
     swipes(stage);
     view.size = new ResizeObserver(fit);
     view.size.observe(stage);
@@ -144,9 +146,9 @@
     for (const [figure] of moved) figure.address?.write(figure.linkText());
     for (const [figure, place] of moved) place.replaceWith(figure);
     size.disconnect();
+    view = null;
     dialog.close();
     dialog.remove();
-    view = null;
     if (full && document.fullscreenElement) document.exitFullscreen();
     button.focus({ preventScroll: true });
     if (!link) scrollTo({ left: scroll[0], top: scroll[1], behavior: "instant" });
@@ -154,6 +156,7 @@
 
   /** Leaves as the browser's Back does, where that leads to the page itself. */
   function leave() {
+    if (!view) return;
     if (history.state?.klPresent) history.back();
     else {
       write("");
@@ -219,6 +222,11 @@
   function key(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     const target = event.composedPath()[0];
+    if (event.key === "Escape" && !view.help.open) {
+      // Some fields keep Esc from closing a dialog.
+      event.preventDefault();
+      return leave();
+    }
     // Figures, fields and boxes that scroll sideways have uses of their own for these keys.
     if (event.composedPath().some((node) => node.localName && window.klSpine.isLive(node))) return;
     if (target.closest?.("input, select, textarea, .help")) return;

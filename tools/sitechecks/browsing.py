@@ -71,13 +71,13 @@ def overflow(page) -> int:
     )
 
 
-def violations(page, rules: list[str] | None = None) -> list[str]:
-    """What axe objects to, by all its rules or by some."""
+def violations(page, rules: list[str] | None = None, part: str | None = None) -> list[str]:
+    """What axe objects to, by all its rules or by some, on the page or in a part of it."""
     # Preloading would fetch imported styles again, by an address that is relative to the page.
     options = {"preload": False, "resultTypes": ["violations"]}
     if rules:
         options["runOnly"] = {"type": "rule", "values": rules}
-    found = Axe().run(page, options=options).response["violations"]
+    found = Axe().run(page, context=part, options=options).response["violations"]
     return [f"{v['id']}: {v['nodes'][0]['html'][:200]} ({len(v['nodes'])} times)" for v in found]
 
 

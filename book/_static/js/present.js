@@ -213,6 +213,8 @@
       stage.removeAttribute("role");
       stage.removeAttribute("aria-label");
     }
+    // The theme takes tab stops away from what it cannot measure, as on the slides that are not shown.
+    for (const box of slide.querySelectorAll('[tabindex="-1"]')) box.removeAttribute("tabindex");
     // js/scroll.js looks again at what scrolls sideways when something was opened.
     view.dialog.dispatchEvent(new Event("toggle"));
   }

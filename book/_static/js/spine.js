@@ -19,10 +19,10 @@ window.klSpine = (() => {
   function copy(node) {
     const made = node.cloneNode(true);
     if (made.nodeType !== Node.ELEMENT_NODE) return made;
-    for (const link of made.querySelectorAll(".headerlink")) link.remove();
+    for (const extra of made.querySelectorAll(".headerlink, button")) extra.remove(); // buttons copy code
     for (const element of [made, ...made.querySelectorAll("*")]) {
-      const names = "scrolls" in element.dataset ? ["tabindex", "role", "aria-label", "data-scrolls"] : [];
-      for (const name of ["id", "data-more", ...names]) element.removeAttribute(name);
+      const names = "scrolls" in element.dataset ? ["role", "aria-label", "data-scrolls"] : [];
+      for (const name of ["id", "tabindex", "data-more", ...names]) element.removeAttribute(name);
     }
     return made;
   }

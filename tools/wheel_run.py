@@ -55,7 +55,7 @@ def pip(python: Path | str, *words: str | Path, env: dict[str, str] | None = Non
     return call(python, "-m", "pip", "--disable-pip-version-check", *words, env=env)
 
 
-def build_wheel(target: Path) -> Path:
+def build_wheel(target: Path, *options: str) -> Path:
     """The wheel of a copy of the sources, so that no earlier build can lend it a file."""
     source = target / "source"
     source.mkdir(parents=True)
@@ -63,7 +63,8 @@ def build_wheel(target: Path) -> Path:
         shutil.copyfile(ROOT / name, source / name)
     litter = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", source / "src", ignore=litter)
-    pip(sys.executable, "wheel", "--quiet", "--no-deps", "--wheel-dir", target, source)
+    words = ("--quiet", "--no-deps", "--wheel-dir", target, *options, source)
+    pip(sys.executable, "wheel", *words)
     shutil.rmtree(source)
     (wheel,) = target.glob("kllab-*.whl")
     return wheel

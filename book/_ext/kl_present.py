@@ -1,4 +1,4 @@
-"""Chapters get the button, the scripts and the style of the presentation view; no other page does."""
+"""Chapters, and no other pages, get the button, scripts and style of the presentation view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The presentation view of every chapter: slides made of its own page, which is whole afterwards."""
+"""The presentation view of every chapter: slides of its own page, which is whole afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ SHOWN = ".kl-present[open] .slide:not([hidden])"
 PAGE = "document.documentElement.outerHTML"
 # Goes through all slides: what each shows, and how far its content runs out of the window.
 WALK = """async () => {
-  const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const frame = () =>
+    new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   const stage = document.querySelector(".kl-present .stage");
   const over = (box) => [box.scrollHeight - box.clientHeight, box.scrollWidth - box.clientWidth];
   const seen = [];
@@ -22,7 +23,8 @@ WALK = """async () => {
       + ".pst-scrollable-table-container")].filter((box) => over(box)[1] > 1);
     const [down, across] = over(stage);
     seen.push({
-      shown: !slide.hidden && document.querySelectorAll(".kl-present .slide:not([hidden])").length === 1,
+      shown: !slide.hidden,
+      others: document.querySelectorAll(".kl-present .slide:not([hidden])").length - 1,
       heading: slide.querySelector("h1, h2").textContent.trim(),
       parts: slide.children.length - slide.querySelectorAll(":scope > :is(.kicker, h1, h2)").length,
       high: slide.offsetHeight > 40,
@@ -30,10 +32,12 @@ WALK = """async () => {
       across, reached: down <= 1 || stage.tabIndex === 0,
       cut: wide.filter((box) => getComputedStyle(box).overflowX !== "auto" || box.tabIndex !== 0)
         .map((box) => box.outerHTML.slice(0, 90)),
-      twice: [...slide.querySelectorAll("[id]")].filter((e) => !e.localName.startsWith("kl-")).length,
+      twice: [...slide.querySelectorAll("[id]")].filter((e) => !e.localName.startsWith("kl-"))
+        .length,
       code: slide.querySelectorAll(".cell_input, button.copybtn").length,
     });
-    stage.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true, composed: true }));
+    const press = { key: "ArrowRight", bubbles: true, composed: true };
+    stage.dispatchEvent(new KeyboardEvent("keydown", press));
   }
   return seen;
 }"""
@@ -70,6 +74,7 @@ def test_each_slide_says_something_and_can_be_reached(chrome, site, name):
             for number, slide in enumerate(slides, 1):
                 where = f"{name}, slide {number}, {viewport['width']} px: {slide}"
                 assert slide["shown"], where
+                assert slide["others"] == 0, where
                 assert slide["heading"], where
                 assert slide["parts"] >= 1, where
                 assert slide["high"], where
@@ -187,7 +192,9 @@ def test_keys_buttons_and_address(chrome, address):
         assert not page.get_by_role("dialog", name="Keys").is_visible()
         assert page.locator(SHOWN).is_visible()
         page.evaluate("location.hash = '#present=5'")
-        page.wait_for_function("() => document.querySelector('.progress').textContent.includes('5 of')")
+        page.wait_for_function(
+            "() => document.querySelector('.progress').textContent.includes('5 of')"
+        )
         # Tab stays within: the page behind is inert.
         for _ in range(12):
             press("Tab")
@@ -209,7 +216,8 @@ def test_fingers(chrome, address):
         count = start(page, f"{address}/{GAUSSIANS}")
         swipe = """([from, to, y]) => {
           const on = document.querySelector(".kl-present .slide:not([hidden]) > :last-child");
-          const touch = (x) => new Touch({ identifier: 1, target: on, clientX: x, clientY: 300 + y });
+          const touch = (x) =>
+            new Touch({ identifier: 1, target: on, clientX: x, clientY: 300 + y });
           const send = (kind, x, y, touches) => on.dispatchEvent(new TouchEvent(kind, {
             bubbles: true, touches, changedTouches: [touch(x)] }));
           send("touchstart", from, 0, [touch(from)]);

@@ -1,4 +1,4 @@
-"""Cards that show where a link leads: with the pointer, with the keyboard, and not under a finger."""
+"""Cards that show where a link leads: by pointer, by keyboard, and not under a finger."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ PAGES = {
       class="headerlink" href="#sources">#</a></h1><p>All of them.</p>
       <div class="citation" id="a2020"><span class="label">1</span>
       <p>A. Writer. <em>A title.</em> <a href="https://a.example">link</a></p></div>
-      <dl class="py"><dt class="sig" id="f"><span>f</span>(x)<a class="headerlink" href="#f">#</a></dt>
+      <dl class="py"><dt class="sig" id="f"><span>f</span>(x)<a
+      class="headerlink" href="#f">#</a></dt>
       <dd><p>Bases: object</p><p>What f does.</p></dd></dl>
-      <figure id="fig-a"><img src="../_images/a.svg" alt="A"><figcaption><p>Seen.</p></figcaption></figure>
-      <div class="math notranslate nohighlight" id="equation-e">\\[x\\]</div></section></article>""",
+      <figure id="fig-a"><img src="../_images/a.svg" alt="A"><figcaption><p>Seen.</p>
+      </figcaption></figure>
+      <div class="math notranslate nohighlight" id="equation-e">\\[x\\]</div>
+      </section></article>""",
     "notebooks/01.html": """<article class="bd-article"><section id="one"><h1>One</h1>
       <p>The claim.</p><p><a class="reference internal" href="../book/sources.html#a2020">A</a>
       <a class="reference internal" href="../book/sources.html#f">f</a>
@@ -45,7 +48,7 @@ def test_a_card_for_each_kind_of_target():
         "book/sources.html#a2020": "<p>A. Writer. <em>A title.</em> link</p>",
         "book/sources.html#f": "<p><code>f(x)</code></p><p>What f does.</p>",
         "book/sources.html#fig-a": '<figure><img alt="A" loading="eager" src="_images/a.svg"/>'
-        "<figcaption><p>Seen.</p></figcaption></figure>",
+        "<figcaption><p>Seen.</p>\n</figcaption></figure>",
         "book/sources.html#equation-e": '<div class="math notranslate nohighlight">\\[x\\]</div>',
         "notebooks/01.html#one": "<p><strong>One</strong></p><p>The claim.</p>",
     }

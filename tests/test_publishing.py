@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 import kl_errata
 import kl_redirects
 import kl_version
+import make
 import pages_branch
 import pytest
 import release
@@ -509,3 +510,30 @@ def test_zenodo_can_read_the_citation():
         assert licence in citation["message"]
     assert all("name" in author or "family-names" in author for author in citation["authors"])
     assert not (ROOT / ".zenodo.json").exists(), "Zenodo would ignore CITATION.cff"
+
+
+# --- taking over ----------------------------------------------------------------------------------
+
+
+def test_whoever_takes_over_reads_about_every_workflow_label_and_file():
+    text = read("MAINTAINING.md")
+    workflows = {path.name for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+    assert {name for name in workflows if f"`{name}`" not in text} == set()
+    for path in FORMS.glob("*.yml"):
+        for label in yaml.safe_load(path.read_text(encoding="utf-8")).get("labels", []):
+            assert f"`{label}`" in text, label
+    named = re.findall(r"`((?:tools|book|src|tests|\.github)/[\w./]+)`", text)
+    assert len(named) > 8
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_pythons_are_the_same_everywhere():
+    """The matrix, the commands and the package agree on the oldest and the newest Python."""
+    book = yaml.safe_load(read(".github/workflows/book.yml"))
+    *tested, tried = book["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert tested == [f"3.{minor}" for minor in range(make.OLDEST[1], make.NEWEST[1] + 1)]
+    assert f"matrix.python == '{tried}'" in book["jobs"]["test"]["continue-on-error"]
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    assert project["requires-python"] == f">={tested[0]}"
+    assert "Python 3.11, 3.12 or 3.13" in read("README.md")
+    assert tested == ["3.11", "3.12", "3.13"], "then the README names others, too"

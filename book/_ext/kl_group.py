@@ -1,9 +1,9 @@
 """The pages of the reading group, which take from a chapter what the chapter already says.
 
-``{chapter-facts} NN`` shows a chapter's claim, needs and time, ``{question} N`` its N-th question to
-discuss, or one of the page's own, above a folded answer.  ``{agenda} MINUTES`` is a list of times
-that must add up.  The role ``{reading}`` names chapters with the minutes that they ask for, and the
-role ``{show}`` leads to a browser figure in a state.  ``{still}`` is the picture of such a figure.
+``{chapter-facts} NN`` shows a chapter's claim, needs and time.  ``{question} N`` is its N-th question
+to discuss, or one of the page's own, above a folded answer.  ``{agenda} MINUTES`` is a list
+of times that must add up.  The roles ``{reading}`` and ``{minutes}`` say how long chapters take to
+read, ``{show}`` leads to a browser figure in a state, and ``{still}`` is the picture of a figure.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 from urllib.parse import quote
 
 import nbformat
@@ -159,7 +160,7 @@ class Question(SphinxDirective):
 
     optional_arguments = 1
     has_content = True
-    option_spec = {
+    option_spec: ClassVar[dict] = {
         "kind": lambda text: directives.choice(text, KINDS),
         "purpose": directives.unchanged_required,
         "ask": directives.unchanged_required,
@@ -256,7 +257,7 @@ class Still(SphinxDirective):
     """The picture of a browser figure, by its function in ``kllab.explorables`` and arguments."""
 
     required_arguments = 1
-    option_spec = {"settings": directives.unchanged}
+    option_spec: ClassVar[dict] = {"settings": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         from kllab import explorables

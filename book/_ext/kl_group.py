@@ -1,9 +1,9 @@
 """The pages of the reading group, which take from a chapter what the chapter already says.
 
-``{chapter-facts} NN`` shows a chapter's claim, needs and time.  ``{question} N`` is its N-th question
-to discuss, or one of the page's own, above a folded answer.  ``{agenda} MINUTES`` is a list
-of times that must add up.  The roles ``{reading}`` and ``{minutes}`` say how long chapters take to
-read, ``{show}`` leads to a browser figure in a state, and ``{still}`` is the picture of a figure.
+``{chapter-facts} NN`` shows a chapter's claim, needs and time.  ``{question} N`` is its N-th
+question to discuss, or one of the page's own, above a folded answer.  ``{agenda} MINUTES`` is a
+list of times that must add up.  The roles ``{reading}`` and ``{minutes}`` say how long chapters
+take to read, ``{show}`` leads to a browser figure in a state, and ``{still}`` is its picture.
 """
 
 from __future__ import annotations

@@ -13,6 +13,13 @@ from harness import settle
 
 GROUP = "book/group"
 QUOTED = re.compile(r"The figure says “([^”]+)”")
+# The words are drawn a frame after the state has changed.
+SAYS = """([figure, claim]) => figure.shadowRoot.querySelector('.reading').textContent
+    .split(/\\s+/).join(' ').includes(claim)"""
+GO = """address => {
+    history.replaceState(null, '', address);
+    dispatchEvent(new PopStateEvent('popstate'));
+}"""
 
 pytestmark = pytest.mark.browser
 
@@ -46,25 +53,37 @@ def test_every_link_of_a_guide_is_on_its_page(site):
 @pytest.mark.parametrize("scheme", ["http", "file"])
 def test_a_link_opens_what_the_guide_says(chrome, site, address, scheme):
     base = address if scheme == "http" else site.as_uri()
-    wanted = links(site)
-    if scheme == "file":  # one of each figure; the rest is the same script
-        wanted = {urlsplit(link).path: (link, says) for link, says in wanted.items()}
-        wanted = dict(wanted.values())
+    wanted = sorted(links(site).items())
+    assert sum(len(says) for _, says in wanted) > 20
+    if scheme == "file":
+        wanted = wanted[:1]  # the figures' own tests open links of each from a folder
     context = chrome.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
-    page, faults = context.new_page(), []
+    page, faults, loaded = context.new_page(), [], ""
     page.on("pageerror", lambda error: faults.append(str(error)))
-    for link, says in wanted.items():
-        page.goto("about:blank")
-        page.goto(f"{base}/{link}", wait_until="load")
-        query = parse_qs(urlsplit(link).query)
-        if any(name.startswith("fig-") for name in query):
+    page.route("**/mathjax/**", lambda route: route.abort())  # formulas take most of the time
+    for link, says in wanted:
+        parts = urlsplit(link)
+        query = parse_qs(parts.query)
+        a_figure = any(name.startswith("fig-") for name in query)
+        if a_figure and parts.path == loaded:
+            go_to(page, f"{base}/{link}")
+        else:
+            page.goto("about:blank")
+            page.goto(f"{base}/{link}", wait_until="load")
+            loaded = parts.path
+            place = page.locator(f"#{parts.fragment}").bounding_box()
+            assert -60 <= place["y"] < 450, f"{link} opens elsewhere: {place}"
+        if a_figure:
             in_state(page, query, says)
         else:
             rows_shown(page, query)
-        place = page.locator(f"#{urlsplit(link).fragment}").bounding_box()
-        assert -60 <= place["y"] < 450, f"{link} opens elsewhere: {place}"
     context.close()
     assert not faults
+
+
+def go_to(page, address: str):
+    """To another state on the same page, as the browser's back button does."""
+    page.evaluate(GO, address)
 
 
 def in_state(page, query, says):
@@ -78,9 +97,8 @@ def in_state(page, query, says):
     for field in asked.split(","):
         key, _, value = field.partition(":")
         assert same(state[key], value), f"{asked}: {key} is {state[key]}"
-    reading = plain(figure.locator(".reading").inner_text())
     for claim in says:
-        assert plain(claim) in reading, f"{asked}: {reading}"
+        page.wait_for_function(SAYS, arg=[figure.element_handle(), plain(claim)], timeout=5_000)
 
 
 def same(seen, asked: str) -> bool:

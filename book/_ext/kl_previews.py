@@ -19,7 +19,8 @@ from sphinx.application import Sphinx
 
 CARDS = Path("_static", "js", "preview-cards.js")
 HEADINGS = ["h1", "h2", "h3", "h4"]
-LINKS = "a.internal[href]:not(.headerlink, table.atlas a)"  # the same in previews.js
+# The same in previews.js. A solution stands below its exercise; the atlas has no room to spare.
+LINKS = "a.internal[href]:not(.headerlink, table.atlas a, .solution > .admonition-title a)"
 CODE = re.compile(r"<pre\b.*?</pre>", re.DOTALL)  # on no card, and most of a page's tags
 LONGEST = 600  # characters; what is longer is left to the page
 ROW = ("Used as", "Estimates", "Pushes on", "Audit")  # of the atlas
@@ -119,10 +120,14 @@ def row(target: Tag) -> list[Tag]:
     shown = element("dl")
     for title in ROW:
         if title in cells:
-            words = element("dd", " ".join(cells[title].get_text(" ").split()))
+            words = element("dd", "; ".join(said(part) for part in cells[title].find_all("p")))
             shown.append(element("div", element("dt", title), words))
     name = next(iter(cells.values())).get_text(" ").split()
     return [element("p", element("strong", name[0])), shown] if cells and name else []
+
+
+def said(part: Tag) -> str:
+    return " ".join(part.get_text(" ").split())
 
 
 def clean(part: Tag) -> Tag:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from sitechecks.browsing import DESK, PHONE, open_page, overflow, violations, watched
 from test_site import chapters
@@ -255,6 +257,9 @@ def test_axe_finds_nothing_on_slides(chrome, address, scheme):
 def test_a_printout_has_one_slide_a_page(chrome, site):
     with watched(chrome, viewport=ROOM) as (page, faults):
         count = start(page, (site / GAUSSIANS).as_uri())
-        pages = page.pdf(prefer_css_page_size=True).count(b"/Type /Page\n")
-        assert count <= pages <= count + 1
+        printed = page.pdf(prefer_css_page_size=True)
+        assert printed.count(b"/Type /Page\n") == count
+        boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed)
+        assert boxes
+        assert all(float(width) > float(height) for width, height in boxes)
         assert faults == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import kl_previews
 import pytest
 from sitechecks.browsing import DESK, PHONE, open_page, overflow, violations, watched
@@ -9,7 +11,8 @@ from sitechecks.browsing import DESK, PHONE, open_page, overflow, violations, wa
 CHAPTER = "notebooks/02_three_estimators.html"
 CARD = ".kl-preview:popover-open"
 CITATION = '.bd-article a.internal[href*="bibliography"]'
-EXERCISE = '.bd-article .solution a.internal[href="#ex-02-bias"]'
+FORMULA = "notebooks/13_three_arguments_settled.html"
+TO_FORMULA = '.bd-article a.internal[href="08_the_dictionary.html"]'  # its claim has an f
 STILL = "() => new Promise(done => setTimeout(done, 600))"  # longer than a card takes to come or go
 
 
@@ -64,6 +67,11 @@ def test_the_cards_of_the_book_are_small_and_name_no_id(site):
         assert kind in text
 
 
+def test_the_script_looks_at_the_links_that_the_build_looks_at():
+    script = Path(kl_previews.__file__).parents[1] / "_static" / "js" / "previews.js"
+    assert f'".bd-article {kl_previews.LINKS}"' in script.read_text(encoding="utf-8")
+
+
 # --- in a browser ---------------------------------------------------------------------------------
 
 
@@ -105,12 +113,12 @@ def test_the_pointer_rests_on_a_link(chrome, site):
 def test_the_keyboard_reaches_a_link(chrome, address, scheme):
     """On a narrow screen; the card holds a formula, Esc puts it away, and axe finds nothing."""
     with watched(chrome, viewport=PHONE, color_scheme=scheme) as (page, faults):
-        open_page(page, f"{address}/{CHAPTER}")
-        link = page.locator(EXERCISE)
-        link.evaluate("link => { link.tabIndex = 0; link.focus({ focusVisible: true }) }")
+        open_page(page, f"{address}/{FORMULA}")
+        link = page.locator(TO_FORMULA).first
+        link.evaluate("link => link.focus({ focusVisible: true })")
         shown = card(page)
         page.wait_for_selector(f"{CARD} mjx-container")
-        assert "Expand" in shown.inner_text()
+        assert "every penalty" in shown.inner_text()
         box = shown.bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= PHONE["width"]
@@ -126,8 +134,10 @@ def test_the_keyboard_reaches_a_link(chrome, address, scheme):
         page.keyboard.press("Tab")
         page.keyboard.press("Shift+Tab")
         card(page)
+        # The next link may have a card of its own.
         page.keyboard.press("Tab")
-        page.wait_for_selector(CARD, state="detached")
+        page.evaluate(STILL)
+        assert link.get_attribute("aria-describedby") is None
         assert faults == []
 
 

@@ -89,7 +89,11 @@
       ...(document.fullscreenEnabled ? [tool("full", "Full screen", fullScreen)] : []),
       tool("close", "Leave the presentation", leave),
     );
-    const dialog = make("dialog", { class: "kl-present", "aria-label": `Slides: ${name}` }, stage, bar, tools, help);
+    // Paper lies down while slides are open; a style sheet cannot say this of a part of a page.
+    const paper = make("style", {}, "@page { size: landscape; margin: 14mm; }");
+    const dialog = make(
+      "dialog", { class: "kl-present", "aria-label": `Slides: ${name}` }, paper, stage, bar, tools, help,
+    );
     stage.append(deck);
     document.body.append(dialog);
     // Formulas within are measured in the page's article; the reader comes back to where they were.

@@ -3,7 +3,7 @@
 // follows the link at once. Esc puts a card away; it stays while the pointer is on it or on its link.
 (() => {
   if (!HTMLElement.prototype.showPopover) return;
-  const LINKS = ".bd-article a.internal[href]:not(.headerlink, table.atlas a)"; // as in kl_previews.py
+  const LINKS = ".bd-article a.internal[href]:not(.headerlink, table.atlas a, .solution > .admonition-title a)"; // as in kl_previews.py
   const REST = 250; // ms of rest before a card comes
   const GRACE = 200; // ms to get from a link to its card
   const GAP = 6; // px

@@ -10,9 +10,17 @@ from browser import chromium
 from serve import serving
 
 START = "print.html"
+TIMEOUT = 600_000  # ms; a whole book of formulas on a busy machine
+# Pictures that were to be loaded late have to be here, and each has to have a size.
+MISSING = """async () => {
+  const all = [...document.querySelectorAll("img")];
+  for (const image of all) image.loading = "eager";
+  await Promise.allSettled(all.map(image => image.decode()));
+  return all.filter(image => !image.naturalWidth).map(image => image.src);
+}"""
+# Margins and page numbers are in book/_static/css/print.css.
 PAGE = {
     "format": "A4",
-    "margin": {"top": "18mm", "bottom": "18mm", "left": "16mm", "right": "16mm"},
     "print_background": True,
     "tagged": True,
     "outline": True,
@@ -25,6 +33,7 @@ def main(folder: str, target: str) -> None:
     shutil.copyfile(largest_page(built), built / START)
     with serving(built) as address, chromium() as browser:
         page = browser.new_page(color_scheme="light")
+        page.set_default_timeout(TIMEOUT)
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
         # One page has no search index.
@@ -34,6 +43,7 @@ def main(folder: str, target: str) -> None:
         # Formulas are typeset after load; printing earlier shows TeX.
         page.evaluate("() => MathJax.startup.promise")
         page.emulate_media(media="print")
+        faults += [f"no picture: {source[:80]}" for source in page.evaluate(MISSING)]
         page.pdf(path=target, **PAGE)
     if faults:
         raise SystemExit("the page is incomplete: " + "; ".join(faults))
@@ -41,7 +51,8 @@ def main(folder: str, target: str) -> None:
 
 def largest_page(folder: Path) -> Path:
     """The one page that holds the book, beside a small one that leads to it."""
-    return max(folder.rglob("*.html"), key=lambda path: path.stat().st_size)
+    pages = [path for path in folder.rglob("*.html") if path.name != START]
+    return max(pages, key=lambda path: path.stat().st_size)
 
 
 if __name__ == "__main__":

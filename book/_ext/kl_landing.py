@@ -115,12 +115,14 @@ def edition() -> str:
 
 
 def add_edition(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """On paper the version and the day stand below the title."""
+    """On paper the version and the day stand below the promise."""
     if app.builder.name in PRINTED and docname == app.config.root_doc:
-        title = next(doctree.findall(nodes.title))
-        author = nodes.paragraph("", app.config.author, classes=["edition"])
-        line = nodes.paragraph("", edition(), classes=["edition"])
-        title.parent[1:1] = [author, line]
+        promise = next(n for n in doctree.findall(nodes.paragraph) if "promise" in n["classes"])
+        after = promise.parent.index(promise) + 1
+        promise.parent[after:after] = [
+            nodes.paragraph("", text, classes=["edition"])
+            for text in (app.config.author, edition())
+        ]
 
 
 def add_styles(app: Sphinx, pagename, templatename, context, doctree) -> None:

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 export TORCH PORT
 
-COMMANDS := book test checks bench lab serve pdf lock clean
+COMMANDS := book test checks bench lab serve pdf epub lock clean
 .PHONY: $(COMMANDS)
 $(COMMANDS):
 	@$(PYTHON) tools/make.py $@ $(ARGS)

@@ -185,9 +185,10 @@ def set_up_lighthouse() -> None:
 # --- commands -------------------------------------------------------------------------------------
 
 
-def build(builder: str = "html") -> None:
+def build(*builder: str) -> None:
     """The strict build: a warning, a dead reference or a failing cell ends it."""
-    run("jupyter-book", "build", ROOT, "--builder", builder, "-W", "-n", "--keep-going")
+    chosen = builder or ("html",)
+    run("jupyter-book", "build", ROOT, "--builder", *chosen, "-W", "-n", "--keep-going")
 
 
 def book(options) -> None:
@@ -267,6 +268,12 @@ def pdf(options) -> None:
     print(f"\nThe PDF: {target.as_uri()}")
 
 
+def epub(options) -> None:
+    set_up(options.torch)
+    build("custom", "--custom-builder", "epub")
+    print(f"\nThe EPUB: {(BUILD / 'epub' / 'estimating-kl.epub').as_uri()}")
+
+
 def lock(options) -> None:
     set_up(options.torch)
     run(python(), ROOT / "tools" / "lock.py", *options.rest)
@@ -291,6 +298,7 @@ COMMANDS = {
     "checks": checks,
     "bench": bench,
     "pdf": pdf,
+    "epub": epub,
     "lock": lock,
     "clean": clean,
     "setup": site_dependencies,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ MISSING = """async () => {
   await Promise.allSettled(all.map(image => image.decode()));
   return all.filter(image => !image.naturalWidth).map(image => image.src);
 }"""
+# The text of an entry of the outline: in Latin letters, or as hexadecimal digits after a mark.
+TITLE = re.compile(
+    rb"/Title (?P<open>[(<])(?P<mark>FEFF)?(?P<text>(?:[^()<>\\]|\\.)*)(?P<close>[)>])"
+)
 # Margins and page numbers are in book/_static/css/print.css.
 PAGE = {
     "format": "A4",
@@ -45,8 +50,31 @@ def main(folder: str, target: str) -> None:
         page.emulate_media(media="print")
         faults += [f"no picture: {source[:80]}" for source in page.evaluate(MISSING)]
         page.pdf(path=target, **PAGE)
+    mend_outline(Path(target))
     if faults:
         raise SystemExit("the page is incomplete: " + "; ".join(faults))
+
+
+def mend_outline(path: Path) -> None:
+    """Chromium writes a heading twice into its entry when it had to move it to the next page.
+
+    Each half is replaced by as many blanks after the entry's text, so that every offset in the
+    file stays right.
+    """
+    path.write_bytes(TITLE.sub(once, path.read_bytes()))
+
+
+def once(match: re.Match[bytes]) -> bytes:
+    opening, mark, text, closing = (
+        match["open"],
+        match["mark"] or b"",
+        match["text"],
+        match["close"],
+    )
+    half = len(text) // 2
+    if not text or text != text[:half] * 2:
+        return match[0]
+    return b"/Title " + opening + mark + text[:half] + closing + b" " * half
 
 
 def largest_page(folder: Path) -> Path:

@@ -33,7 +33,13 @@ PAGE = {
 
 
 def main(folder: str, target: str) -> None:
-    built = Path(folder)
+    faults = print_book(Path(folder), Path(target))
+    if faults:
+        raise SystemExit("the page is incomplete: " + "; ".join(faults))
+
+
+def print_book(built: Path, target: Path) -> list[str]:
+    """Print the one-page build in ``built`` to ``target``; the value is what was not there."""
     # Sphinx writes the page's addresses as seen from the root of the folder, so it must lie there.
     shutil.copyfile(largest_page(built), built / START)
     with serving(built) as address, chromium() as browser:
@@ -50,9 +56,8 @@ def main(folder: str, target: str) -> None:
         page.emulate_media(media="print")
         faults += [f"no picture: {source[:80]}" for source in page.evaluate(MISSING)]
         page.pdf(path=target, **PAGE)
-    mend_outline(Path(target))
-    if faults:
-        raise SystemExit("the page is incomplete: " + "; ".join(faults))
+    mend_outline(target)
+    return faults
 
 
 def mend_outline(path: Path) -> None:

@@ -12,11 +12,11 @@ import posixpath
 import re
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 
 from bs4 import BeautifulSoup
 from docutils import nodes
+from kl_version import version
 from sphinx.application import Sphinx
 from sphinx.builders.epub3 import Epub3Builder
 from sphinx.errors import ExtensionError
@@ -95,6 +95,7 @@ class BookEpub(Epub3Builder):
         self.config.version = self.config.version or version()
         self.config.html_math_renderer = "mathml"
         self.config.html_static_path = []  # scripts, fonts and styles of the site
+        self.config.epub_tocscope = "includehidden"  # the book's tables of contents are hidden
         self.config.epub_exclude_files = [".nojekyll", "index.html"]
         super().init()
         self.mathml = Converter()
@@ -120,11 +121,6 @@ class BookEpub(Epub3Builder):
         page = Path(self.outdir) / match["href"]
         has_formula = page.suffix == ".xhtml" and "<math" in page.read_text(encoding="utf-8")
         return match[0].replace(" />", ' properties="mathml" />') if has_formula else match[0]
-
-
-def version() -> str:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project["version"]
 
 
 def as_xhtml(app: Sphinx, pagename, templatename, context, doctree) -> None:

@@ -8,18 +8,18 @@ On paper the first page is the title page, with the version and the day.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 import nbformat
 from docutils import nodes
+from kl_version import day, version
 from source_keys import reached
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
-from sphinx.util.i18n import format_date
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "kllab"
@@ -109,9 +109,7 @@ def claim_of(notebook: Path) -> str:
 
 def edition() -> str:
     """The version and the day of the build, as the title page has them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    day = format_date("%d %B %Y", language="en").lstrip("0")
-    return f"Version {project['version']}, {day}"
+    return f"Version {version()}, {day(datetime.now(UTC))}"
 
 
 def add_edition(app: Sphinx, doctree: nodes.document, docname: str) -> None:

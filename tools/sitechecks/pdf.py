@@ -1,15 +1,18 @@
-"""The printed book: pages, outline, tags, language, and that formulas and chapters are in it."""
+"""The printed book: pages, outline, tags, and that formulas, pictures and chapters are in it."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from html import unescape
 from pathlib import Path
+
+from bs4 import BeautifulSoup
 
 from sitechecks import Result
 
-PROGRAMS = ("pdfinfo", "pdftotext")  # poppler-utils
+PROGRAMS = ("pdfinfo", "pdftotext", "pdftohtml")  # poppler-utils
 
 
 def output(*command: str | Path) -> str:
@@ -21,9 +24,27 @@ def titles(site: Path) -> list[str]:
     """First headings of the chapters, as text."""
     found = []
     for path in sorted((site / "notebooks").glob("*.html")):
-        heading = re.search(r"<h1>(.*?)<a class=\"headerlink", path.read_text("utf-8"), re.DOTALL)
-        found.append(re.sub(r"<[^>]+>", "", heading[1]))
+        # The theme writes a second heading, for paper, which the book does not show.
+        heading = BeautifulSoup(path.read_text("utf-8"), "html.parser").select_one("article h1")
+        heading.select_one(".headerlink").decompose()
+        found.append(heading.get_text().strip())
     return found
+
+
+def outline(target: Path) -> list[str]:
+    """Titles of the outline; of the pages only the first is converted."""
+    xml = output("pdftohtml", "-xml", "-i", "-l", "1", "-stdout", target)
+    return [unescape(title) for title in re.findall(r"<item[^>]*>(.*?)</item>", xml)]
+
+
+def faults_of_outline(entries: list[str], wanted: list[str]) -> list[str]:
+    """A chapter that is missing, and a title that Chromium wrote twice into one entry."""
+    known = {" ".join(entry.split()) for entry in entries}
+    missing = [title for title in wanted if " ".join(title.split()) not in known]
+    twice = [e for e in entries if e and e == e[: len(e) // 2] * 2]
+    return [f"not in the outline: {title!r}" for title in missing] + [
+        f"twice in one entry of the outline: {entry!r}" for entry in twice
+    ]
 
 
 def faults_of(info: dict[str, str], text: str, wanted: list[str]) -> list[str]:
@@ -40,7 +61,7 @@ def faults_of(info: dict[str, str], text: str, wanted: list[str]) -> list[str]:
 
 
 def run(site: Path, options) -> Result:
-    from pdf import main as print_book
+    from pdf import print_book
 
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     folder, target = options.build / "singlehtml", options.build / "estimating-kl.pdf"
@@ -48,9 +69,12 @@ def run(site: Path, options) -> Result:
         return Result("pdf", [], [f"no {', '.join(missing)}: install poppler-utils"])
     if not folder.is_dir():
         return Result("pdf", [], ["the one-page build is missing: run `make pdf` first"])
-    print_book(str(folder), str(target))
+    faults = print_book(folder, target)
     lines = output("pdfinfo", target).splitlines()
     info = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     rows = [("pages", info["Pages"]), ("size", f"{target.stat().st_size / 1e6:.1f} MB")]
-    faults = faults_of(info, output("pdftotext", target, "-"), titles(site))
+    entries = outline(target)
+    rows.append(("entries of the outline", str(len(entries))))
+    faults += faults_of(info, output("pdftotext", target, "-"), titles(site))
+    faults += faults_of_outline(entries, titles(site))
     return Result("pdf", rows, faults)

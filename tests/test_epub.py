@@ -45,9 +45,11 @@ By {eq}`eq-pair` it holds.
 <script>alert(1)</script>
 <kl-figure mean="1"><img src="data:," alt="A picture"></kl-figure>
 <details class="dropdown"><summary>Solution</summary>Two<br>lines &nbsp; &lt;</details>
+<svg viewBox="0 0 2 1" width="40"><path d="M0 0H2"/></svg>
 <details class="hide"><summary>Code</summary>long</details>
 ```
 """
+SVG = "{http://www.w3.org/2000/svg}"
 XHTML, MATHML = "{http://www.w3.org/1999/xhtml}", "{http://www.w3.org/1998/Math/MathML}"
 
 
@@ -106,10 +108,11 @@ def test_nothing_runs_and_nothing_waits_to_be_dragged_or_opened(book):
     assert "Drag the handle" not in book["book/index.xhtml"]
 
 
-def test_the_list_of_files_says_where_formulas_are(book):
+def test_the_list_of_files_says_where_formulas_and_drawings_are(book):
     package = ElementTree.fromstring(book["content.opf"])
     properties = {e.get("href"): e.get("properties") for e in package.iter() if e.get("href")}
-    assert properties["chapters/one.xhtml"] == "mathml"
+    assert properties["chapters/one.xhtml"] == "mathml svg"
+    assert chapter(book).find(f".//{SVG}svg").get("viewBox") == "0 0 2 1"
     assert properties["book/index.xhtml"] is None
 
 

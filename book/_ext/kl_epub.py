@@ -25,6 +25,7 @@ from sphinx.util.math import get_node_equation_number
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "tex2mml.cjs"
 STYLES = ROOT / "book" / "_static" / "css" / "epub-book.css"
+PROPERTIES = {"mathml": "<math", "svg": "<svg"}
 BROWSER_FIGURE = re.compile("^kl-")
 ITEM = re.compile(r'<item id="[^"]+" href="(?P<href>[^"]+)" media-type="[^"]+" />')
 
@@ -117,10 +118,11 @@ class BookEpub(Epub3Builder):
         package.write_text(ITEM.sub(self.with_properties, text), encoding="utf-8")
 
     def with_properties(self, match: re.Match) -> str:
-        """A page with formulas has to say so in the list of files."""
+        """A page with formulas or drawings in it has to say so in the list of files."""
         page = Path(self.outdir) / match["href"]
-        has_formula = page.suffix == ".xhtml" and "<math" in page.read_text(encoding="utf-8")
-        return match[0].replace(" />", ' properties="mathml" />') if has_formula else match[0]
+        text = page.read_text(encoding="utf-8") if page.suffix == ".xhtml" else ""
+        has = [name for name, tag in PROPERTIES.items() if tag in text]
+        return match[0].replace(" />", f' properties="{" ".join(has)}" />') if has else match[0]
 
 
 def as_xhtml(app: Sphinx, pagename, templatename, context, doctree) -> None:
@@ -136,6 +138,10 @@ def as_xhtml(app: Sphinx, pagename, templatename, context, doctree) -> None:
         figure.unwrap()  # what is inside is its picture
     for details in page.select("details:not(.hide)"):
         details["open"] = ""
+    for drawing in page.select("svg"):
+        drawing["xmlns"] = "http://www.w3.org/2000/svg"
+        if "viewbox" in drawing.attrs:  # HTML forgives the lower case that the parser leaves
+            drawing["viewBox"] = drawing.attrs.pop("viewbox")
     context["body"] = page.decode(formatter="minimal")
 
 

@@ -1,7 +1,10 @@
-"""The printed book: entries of the outline that Chromium wrote twice, and the check for them."""
+"""The printed book and the EPUB: entries of the outline written twice, and what the checks see."""
+
+from types import SimpleNamespace
 
 import pdf
 import pytest
+from sitechecks import epub
 from sitechecks.pdf import faults_of, faults_of_outline
 
 
@@ -41,3 +44,14 @@ def test_the_check_of_the_text_sees_tex_and_a_missing_chapter():
     assert faults_of(info, "One\nand 1/2", ["One"]) == []
     assert len(faults_of(info, r"One \(\frac12\)", ["One"])) == 1
     assert len(faults_of({}, "", ["One"])) == 3
+
+
+def test_the_check_of_the_epub_lists_what_makes_it_invalid(tmp_path):
+    def message(level):
+        return SimpleNamespace(id="RSC-005", level=level, location="a.xhtml:1:2", message="a\n b")
+
+    assert epub.faults_of([message("WARNING"), message("INFO")]) == []
+    assert epub.faults_of([message("ERROR")]) == ["RSC-005: a.xhtml:1:2: a b"]
+    assert epub.faults_of([message("FATAL")] * 23)[-1] == "and 3 more"
+    missing = epub.run(tmp_path / "html", SimpleNamespace(build=tmp_path))
+    assert missing.faults == ["the EPUB is missing: run `make epub` first"]

@@ -20,6 +20,7 @@ CHECKS = (
     "weight",
     "axe",
     "pdf",
+    "epub",
     "lighthouse",
 )
 SITELESS = {"bibliography", "atlas"}  # look at sources, so they need no built book

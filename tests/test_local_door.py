@@ -99,6 +99,7 @@ def lab(folder: Path, monkeypatch) -> Iterator[str]:
     shutil.copy(ROOT / "start.ipynb", folder)
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
     monkeypatch.setattr(make, "ROOT", folder)
+    monkeypatch.setattr(make, "BUILD", folder)
     quiet = ("--no-browser", "--allow-root", "--ServerApp.port=8890")
     command = make.lab_command(*quiet, "--IdentityProvider.token=test")
     log = folder / "lab.log"

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from pybtex.database import parse_string
+from serve import serving
 from sitechecks import CHECKS, SITELESS, Result, __main__, atlas, bibliography, external_links
 from sitechecks.outside import NoNetwork, Refused, exceptions
 
@@ -200,6 +201,15 @@ def test_addresses_of_other_hosts_are_found_once(tmp_path):
     (tmp_path / "page.html").write_text(PAGE, encoding="utf-8")
     found = external_links.addresses(tmp_path)
     assert found == {"https://a.example/x": "page.html", "http://b.example/": "page.html"}
+
+
+def test_linkinator_tells_an_address_that_is_there_from_one_that_is_gone(tmp_path):
+    """A server on this machine stands for another host, by another name."""
+    (tmp_path / "index.html").write_text(PAGE, encoding="utf-8")
+    with serving(tmp_path) as address:
+        host = address.replace("127.0.0.1", "localhost")
+        status = external_links.ask_all([f"{host}/index.html?a=1&b=2", f"{host}/gone.html"])
+    assert status == {f"{host}/index.html?a=1&b=2": 200, f"{host}/gone.html": 404}
 
 
 def test_a_dead_address_is_a_fault_with_its_page():

@@ -400,6 +400,7 @@ def foot(folder: Path, page: str = "parts/new") -> str:
 
 def test_without_an_address_a_mistake_leads_to_the_errata_page(small):
     assert 'href="../book/errata.html#report-a-mistake"' in foot(small)
+    assert 'href="#report-a-mistake"' in foot(small, "book/errata")
     assert "github" not in foot(small)
     errata = (small / "html" / "book" / "errata.html").read_text(encoding="utf-8")
     assert 'id="report-a-mistake"' in errata
@@ -462,6 +463,8 @@ def checkout(tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(read(name), encoding="utf-8")
     changelog = tmp_path / "CHANGELOG.md"
+    listed = tmp_path / release.ADDRESSES  # pages since the last release are another matter
+    listed.write_text(release.with_pages(listed.read_text(), read("_toc.yml")), encoding="utf-8")
     news = "## Unreleased\n\n- New.\n\n## "
     changelog.write_text(changelog.read_text().replace("## ", news, 1))
     return tmp_path

@@ -85,7 +85,9 @@ def add_foot(app: Sphinx, pagename, templatename, context, doctree) -> None:
     if app.builder.name != "html":  # one long page: nobody reads "this page" there
         return
     report = report_address(pagename)
-    context["kl_report"] = report or f"{context['pathto'](ERRATA)}#{REPORT}"
+    # From the page itself the way is "#".
+    section = context["pathto"](ERRATA).removesuffix("#") + f"#{REPORT}"
+    context["kl_report"] = report or section
     for group in context.get("header_buttons", []) if report else []:
         for button in group.get("buttons", []):
             if button.get("label") == "source-issues-button":

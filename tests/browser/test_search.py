@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 CH = "notebooks/"
 # For each term, the pages of which a reader who knows the book would expect one. Terms that are
@@ -83,6 +84,18 @@ def test_the_excerpts_hold_no_formula_in_tex(search):
     texts = search.page.locator("ul.search p").all_inner_texts()
     assert any("the mean of the others" in text for text in texts)
     assert [text for text in texts if "\\(" in text or "\\bar" in text] == []
+
+
+@pytest.mark.browser
+def test_the_results_are_readable_in_the_dark_on_a_phone(chrome, address):
+    viewport = {"width": 360, "height": 780}
+    page = chrome.new_page(color_scheme="dark", viewport=viewport)
+    page.goto(f"{address}/search.html?q=clamp")
+    page.wait_for_function("() => document.querySelectorAll('ul.search p').length >= 5")
+    found = Axe().run(page, options={"preload": False}).response["violations"]
+    assert [rule["id"] for rule in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    page.close()
 
 
 def test_terms_of_the_index_stand_on_sections_that_exist():

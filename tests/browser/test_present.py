@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from sitechecks.browsing import DESK, PHONE, open_page, overflow, violations, watched
+from sitechecks.browsing import PHONE, open_page, overflow, violations, watched
 from test_site import chapters
 
 ROOM = {"width": 1280, "height": 720}
@@ -61,43 +61,32 @@ def leave(page) -> None:
     page.wait_for_selector(".kl-present", state="detached")
 
 
+def check_slides(page, where: str) -> list[str]:
+    """Each slide says something and can be reached, none is repeated; the headings."""
+    slides = page.evaluate(WALK)
+    assert 10 <= len(slides) <= 45, where
+    for number, slide in enumerate(slides, 1):
+        here = f"{where}, slide {number}: {slide}"
+        assert slide["shown"], here
+        assert slide["others"] == 0, here
+        assert slide["heading"], here
+        assert slide["parts"] >= 1, here
+        assert slide["high"], here
+        assert slide["progress"].startswith(f"Slide {number} of {len(slides)}: "), here
+        assert slide["across"] <= 0, here
+        assert slide["reached"], here
+        assert slide["cut"] == [], here
+        assert slide["twice"] == slide["code"] == 0, here
+    return [slide["heading"] for slide in slides]
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("name", chapters())
-def test_each_slide_says_something_and_can_be_reached(chrome, site, name):
-    """On a phone and on a projector: nothing is empty, repeated or out of reach."""
+def test_all_slides_of_a_chapter_and_the_page_afterwards(chrome, site, name):
+    """On a projector and on a phone. The page is as it was, byte for byte."""
     with watched(chrome, viewport=ROOM) as (page, faults):
-        count = start(page, (site / name).as_uri())
-        assert 10 <= count <= 45
-        for viewport in (ROOM, PHONE):
-            page.set_viewport_size(viewport)
-            page.keyboard.press("Home")
-            slides = page.evaluate(WALK)
-            assert len(slides) == count
-            for number, slide in enumerate(slides, 1):
-                where = f"{name}, slide {number}, {viewport['width']} px: {slide}"
-                assert slide["shown"], where
-                assert slide["others"] == 0, where
-                assert slide["heading"], where
-                assert slide["parts"] >= 1, where
-                assert slide["high"], where
-                assert slide["progress"].startswith(f"Slide {number} of {count}: "), where
-                assert slide["across"] <= 0, where
-                assert slide["reached"], where
-                assert slide["cut"] == [], where
-                assert slide["twice"] == slide["code"] == 0, where
-        headings = [slide["heading"] for slide in slides]
-        assert {"The puzzle", "Summary", "Questions to discuss"} <= set(headings)
-        assert not {"Exercises", "Break it", "Sources", "Play"} & set(headings)
-        assert headings.count("Questions to discuss") >= 3
-        assert faults == []
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("name", chapters())
-def test_the_page_is_as_it_was(chrome, address, name):
-    """Byte for byte, with every browser figure started before."""
-    with watched(chrome, viewport=DESK) as (page, faults):
-        open_page(page, f"{address}/{name}")
+        open_page(page, (site / name).as_uri())
+        # Figures that have started once draw no more after the view than before.
         for figure in page.locator(":is(.bd-article [id^=fig-]):not(figure)").all():
             figure.scroll_into_view_if_needed()
         page.evaluate("scrollTo({ top: 500, behavior: 'instant' })")
@@ -106,13 +95,20 @@ def test_the_page_is_as_it_was(chrome, address, name):
         before, scroll = page.evaluate(PAGE), page.evaluate("scrollY")
         page.keyboard.press("Enter")
         page.wait_for_selector(SHOWN)
-        page.keyboard.press("End")
         assert page.evaluate(PAGE) != before
+        headings = check_slides(page, f"{name} in a room")
+        assert {"The puzzle", "Summary", "Questions to discuss"} <= set(headings)
+        assert not {"Exercises", "Break it", "Sources", "Play"} & set(headings)
+        assert headings.count("Questions to discuss") >= 3
         leave(page)
         page.wait_for_function("() => location.hash === ''")
         assert page.evaluate("scrollY") == scroll
         assert page.evaluate("document.activeElement.id") == "present"
         assert page.evaluate(PAGE) == before
+        page.keyboard.press("Enter")
+        page.wait_for_selector(SHOWN)
+        page.set_viewport_size(PHONE)
+        assert check_slides(page, f"{name} on a phone") == headings
         assert faults == []
 
 

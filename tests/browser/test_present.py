@@ -89,6 +89,9 @@ def test_all_slides_of_a_chapter_and_the_page_afterwards(chrome, site, name):
         # Figures that have started once draw no more after the view than before.
         for figure in page.locator(":is(.bd-article [id^=fig-]):not(figure)").all():
             figure.scroll_into_view_if_needed()
+            page.wait_for_function(
+                "figure => figure.style.minHeight === '0px'", arg=figure.element_handle()
+            )
         page.evaluate("scrollTo({ top: 500, behavior: 'instant' })")
         page.wait_for_timeout(300)  # the theme marks where the reader is
         page.locator("#present").focus()

@@ -96,11 +96,11 @@
     );
     stage.append(deck);
     document.body.append(dialog);
-    // Formulas within are measured in the page's article; the reader comes back to where they were.
     view = { dialog, stage, slides, progress, bar, help, moved: [], at: -1, scroll: [scrollX, scrollY], full: false };
-    view.frames = slides.map(frame);
+    const live = [];
+    view.frames = slides.map((slide, number) => frame(slide, number, live));
     deck.append(...view.frames);
-    for (const [part, frameOf] of view.live ?? []) moveIn(part, frameOf);
+    for (const [part, into] of live) moveIn(part, into);
 
     dialog.addEventListener("keydown", key);
     // Other ways to ask for an end, such as a phone's gesture; the browser may close without asking.
@@ -117,8 +117,8 @@
     show(at);
   }
 
-  /** One slide: what it is called, and its parts; live ones are moved in later. */
-  function frame(slide, at) {
+  /** One slide: what it is called, and its parts; those that are alive go to `live`, with their slide. */
+  function frame(slide, at, live) {
     const heading = make(at ? "h2" : "h1", {}, ...slide.heading.childNodes);
     const made = make("div", {
       class: at ? "slide" : "slide title", role: "group", "aria-roledescription": "slide",
@@ -127,7 +127,7 @@
     if (slide.kicker) made.append(make("p", { class: "kicker" }, slide.kicker));
     made.append(heading);
     for (const part of slide.parts) {
-      if (part.isConnected) (view.live ??= []).push([part, made]);
+      if (part.isConnected) live.push([part, made]);
       else made.append(part);
     }
     return made;

@@ -109,7 +109,7 @@
     timer = setTimeout(act, delay);
   }
 
-  const linkOf = (event) => event.target.closest?.(LINKS) ?? event.target.closest?.(`.kl-present ${LINKS}`);
+  const linkOf = (event) => event.target.closest?.(LINKS);
 
   document.addEventListener("pointerover", (event) => {
     const link = event.pointerType === "mouse" && linkOf(event);

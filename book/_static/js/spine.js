@@ -65,7 +65,8 @@ window.klSpine = (() => {
   const kindOf = (block) => {
     if (block.matches("section")) return "section";
     if (block.matches("div.math, .math-wrapper")) return "equation";
-    if (block.matches("p, ul, ol, dl, blockquote")) return "words";
+    // A block of code that is no cell is a quotation.
+    if (block.matches('p, ul, ol, dl, blockquote, [class^="highlight-"]')) return "words";
     if (block.matches("div.admonition, div.proof"))
       return block.matches(".exercise, .solution, .tip") ? "nothing" : "box";
     if (block.matches("figure")) return "figure";

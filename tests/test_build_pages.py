@@ -156,3 +156,15 @@ def test_sections_become_headings_and_definitions():
     assert "**Returns**\n\nA tensor." in text
     assert ">>> 1 | 2" in text
     assert "---" not in text
+
+
+def test_a_fold_of_the_sidebar_is_named_after_its_page():
+    page = '<li><a class="reference internal" href="#">A {}</a>'
+    fold = '<details open="open"><summary><span class="toctree-toggle"></span></summary>'
+    made = kl_pages.named(page.format("group") + fold + "</details></li>" + page.format("leaf"))
+    assert '<summary aria-label="Pages of: A group">' in made
+    assert made.count("aria-label") == 1
+    assert kl_pages.named(page.format("leaf")) == page.format("leaf")
+    assert 'aria-label="Pages of: A &quot;group&quot;"' in kl_pages.named(
+        page.format('"group"') + fold
+    )

@@ -26,6 +26,7 @@ TABLE_ID = re.compile(r' id="(T_[\w-]+)"')
 EMPTY_HEADING = re.compile(r"<th\b([^>]*)>(?:\s|&nbsp;)*</th>")
 CONTENT_ID = re.compile(r' id="(?:exercise|solution|proof)-content"')
 SUMMARY = re.compile(r"<summary.*?</summary>", re.DOTALL)
+FOLD = re.compile(r"(?P<title>[^<>]*)</a>(?P<details>\s*<details[^>]*>\s*)<summary>")
 PARAGRAPH = re.compile(r"<(/?)p\b([^>]*)>")
 
 
@@ -61,6 +62,29 @@ def mend_body(app: Sphinx, pagename, templatename, context, doctree) -> None:
     context["body"] = SUMMARY.sub(lambda match: PARAGRAPH.sub(r"<\1span\2>", match[0]), body)
 
 
+def name_folds(app: Sphinx, pagename, templatename, context, doctree) -> None:
+    """The theme folds a branch of the sidebar behind an arrow that has no name."""
+    theirs = context.get("generate_toctree_html")
+    if theirs is None:
+        return
+
+    def ours(*args, **options):
+        made = theirs(*args, **options)
+        return named(str(made)) if options.get("kind") == "sidebar" else made
+
+    context["generate_toctree_html"] = ours
+
+
+def named(sidebar: str) -> str:
+    """The sidebar's HTML, where each fold is named after the page above it."""
+
+    def name(match: re.Match) -> str:
+        label = f"Pages of: {match['title'].strip()}".replace('"', "&quot;")
+        return f'{match["title"]}</a>{match["details"]}<summary aria-label="{label}">'
+
+    return FOLD.sub(name, sidebar)
+
+
 def share_html_visitors(app: Sphinx, config) -> None:
     """An extension registers visitors for ``singlehtml``, which hides all those for ``html``."""
     handlers = app.registry.translation_handlers
@@ -81,5 +105,6 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", share_html_visitors, priority=999)
     app.connect("html-page-context", drop_repeated_scripts, priority=999)
     app.connect("html-page-context", mend_body, priority=999)
+    app.connect("html-page-context", name_folds, priority=999)
     app.connect("build-finished", write_start_page, priority=999)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

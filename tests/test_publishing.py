@@ -261,9 +261,11 @@ def small_book(folder: Path, moved: dict = MOVED, errata: str = "") -> Path:
     return folder
 
 
-def built(folder: Path, **variables: str) -> subprocess.CompletedProcess:
+def built(folder: Path, builder: str = "html", **variables: str) -> subprocess.CompletedProcess:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("KLLAB_")}
-    command = [sys.executable, "-m", "sphinx", "-qWn", "source", "html"]
+    # Warnings are errors where pages are made; an EPUB of a test has no author.
+    strict = ["-W"] if builder == "html" else []
+    command = [sys.executable, "-m", "sphinx", "-qn", *strict, "-b", builder, "source", builder]
     return subprocess.run(
         command, cwd=folder, env=kept | variables, capture_output=True, text=True, check=False
     )
@@ -325,6 +327,14 @@ def test_a_redirect_that_hides_a_page_stops_the_build(tmp_path):
     result = built(small_book(tmp_path, moved={"parts/new": "index"}))
     assert result.returncode != 0
     assert "a redirect would hide it" in result.stderr
+
+
+def test_an_epub_has_no_moved_pages(tmp_path):
+    book = small_book(tmp_path)
+    assert built(book, "epub").returncode == 0
+    names = {path.stem for path in (book / "epub").rglob("*.xhtml")}
+    assert "new" in names
+    assert names & {"old", "older"} == set()
 
 
 # --- errata ---------------------------------------------------------------------------------------

@@ -50,9 +50,17 @@ def check_redirects(app: Sphinx, env, documents: list[str]) -> None:
         raise ConfigError(f"{path.name}: " + "; ".join(found))
 
 
+def only_in_pages(app: Sphinx) -> list:
+    """An EPUB has no old addresses. Late, so that Sphinx sees no changed value."""
+    if app.builder.name != "html":
+        app.config.redirects = {}
+    return []
+
+
 def setup(app: Sphinx) -> dict:
     app.setup_extension("sphinx_reredirects")
     app.add_config_value("kl_redirects", str(BOOK / "redirects.toml"), "")
     app.connect("config-inited", set_redirects)
     app.connect("env-before-read-docs", check_redirects)
+    app.connect("html-collect-pages", only_in_pages, priority=400)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -18,6 +18,13 @@ def soup(path) -> BeautifulSoup:
     return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
 
 
+def beginning(path) -> BeautifulSoup:
+    """An article's first lines; the title and the claim are there, and the rest is long."""
+    text = path.read_text(encoding="utf-8")
+    start = text.index("<article")
+    return BeautifulSoup(text[start : start + 5000], "html.parser")
+
+
 def words(node) -> str:
     return " ".join(node.get_text().split())
 
@@ -83,7 +90,7 @@ def test_the_contents_are_the_chapters_own_claims(site):
     assert links == sidebar
     assert len(links) >= 16
     for number, line in enumerate(lines, start=1):
-        chapter = soup((site / PAGE).parent / line.a["href"])
+        chapter = beginning((site / PAGE).parent / line.a["href"])
         title = words(chapter.select_one("article h1")).rstrip("#").strip()
         told = words(chapter.find("em", string=re.compile("^The claim")) or claim(chapter))
         shown = words(line.select_one(".claim"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from harness import handle_selector
 from sitechecks.browsing import PHONE, open_page, overflow, violations, watched
 from test_site import chapters
 
@@ -117,6 +118,7 @@ def test_all_slides_of_a_chapter_and_the_page_afterwards(chrome, site, name):
 
 GAUSSIANS = "notebooks/02_three_estimators.html"
 FIGURE = "kl-two-gaussians"
+HANDLE = handle_selector("mean of p")
 
 
 def to_figure(page) -> None:
@@ -150,12 +152,19 @@ def test_a_live_figure_moves_and_keeps_its_state(chrome, address, way):
         moved = page.evaluate(state)
         assert moved < 1.3
         assert at(page) == slide
+        page.locator(f"{SHOWN} {FIGURE} {HANDLE}").focus()
+        page.keyboard.press("ArrowLeft")
+        page.evaluate(FRAMES)
+        last, moved = moved, page.evaluate(state)
+        assert moved < last
+        assert at(page) == slide
+        page.wait_for_timeout(600)  # a figure writes the address at most every 400 ms
         if way == "escape":
             leave(page)
         else:
             page.go_back()
         page.wait_for_selector(".kl-present", state="detached")
-        page.wait_for_timeout(600)  # a figure writes the address at most every 400 ms
+        page.wait_for_timeout(600)
         assert page.evaluate(state) == moved
         assert f"mean:{moved}" in page.evaluate("decodeURIComponent(location.search)")
         assert page.evaluate("location.hash") == ""

@@ -26,7 +26,7 @@ _SAY = {
     "old_logprob": "old rollout rollouts behavior behaviour gen generation generator sampling "
     "sampler mu prev previous vllm sglang inference infer",
     "logprob": "policy student new actor cur curr current train trainer training learner hf pi "
-    "theta q",
+    "theta q logq lq",
 }
 _WORDS = {word: role for role, said in _SAY.items() for word in said.split()}
 _PLAIN = re.compile(r"log_?p(rob)?s?|lps?|(per_)?token_log_?p(rob)?s?")

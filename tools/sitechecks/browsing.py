@@ -9,6 +9,7 @@ from pathlib import Path
 from axe_playwright_python.sync_playwright import Axe
 
 PHONE, DESK = {"width": 360, "height": 780}, {"width": 1280, "height": 900}
+NARROW = {"width": 320, "height": 640}  # a desk's window at 400 %
 START = "index.html"  # leads to the first page at once, so it cannot be looked at for long
 OURS = ("http://127.0.0.1", "file://", "data:", "blob:", "about:")
 SETTLED = """async () => {
@@ -16,7 +17,19 @@ SETTLED = """async () => {
   await window.MathJax?.startup?.promise;
   await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
 }"""
-# What a colour scheme can change: the rest of axe's rules read the same in light and dark.
+# Boxes of some size that are lighter than middle grey, with text or without; axe sees only text.
+LIGHT_BOXES = """() => {
+  const light = (colour) => {
+    const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
+    return a > 0.3 && (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255 > 0.5;
+  };
+  return [...document.querySelectorAll('body, body *')].filter(e => {
+    const { width, height } = e.getBoundingClientRect();
+    return width * height > 900 && !e.closest('.skip-link') && !e.matches('a, button')
+      && light(getComputedStyle(e).backgroundColor);
+  }).map(e => e.outerHTML.slice(0, 120));
+}"""
+# What a colour scheme can change; the rest of axe's rules read the same in light and dark.
 RULES_OF_COLOUR = ["color-contrast", "link-in-text-block"]
 
 
@@ -71,32 +84,49 @@ def overflow(page) -> int:
     )
 
 
-def violations(page, rules: list[str] | None = None, part: str | None = None) -> list[str]:
-    """What axe objects to, by all its rules or by some, on the page or in a part of it."""
+def violations(page, what: str = "all", part: str | None = None) -> list[str]:
+    """What axe objects to on the page or in a part of it.
+
+    By all its rules, by those of "colour", or by the "form", which is all others.
+    """
     # Preloading would fetch imported styles again, by an address that is relative to the page.
     options = {"preload": False, "resultTypes": ["violations"]}
-    if rules:
-        options["runOnly"] = {"type": "rule", "values": rules}
+    if what == "colour":
+        options["runOnly"] = {"type": "rule", "values": RULES_OF_COLOUR}
+    else:
+        # Off unless asked for: 24 by 24 pixels for a finger, with the exceptions of WCAG 2.5.8.
+        options["rules"] = {"target-size": {"enabled": True}}
+        options["rules"] |= {rule: {"enabled": what == "all"} for rule in RULES_OF_COLOUR}
     found = Axe().run(page, context=part, options=options).response["violations"]
     return [f"{v['id']}: {v['nodes'][0]['html'][:200]} ({len(v['nodes'])} times)" for v in found]
 
 
-def looks(page) -> Iterator[str]:
-    """The open page at each width and in each scheme: a name for each of the four looks."""
-    for scheme, width in (("light", DESK), ("light", PHONE), ("dark", PHONE), ("dark", DESK)):
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size(width)
-        settle(page)
-        yield f"{scheme} at {width['width']}"
+def look(page, scheme: str, width: dict) -> None:
+    """Turn the open page light or dark, and into a phone's or a desk's."""
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size(width)
+    settle(page)
 
 
-def faults_in_all_looks(page) -> list[str]:
-    """What axe and the width say of the open page: all rules in light, those of colour in dark."""
+# Colours are most of axe's work.  Once in each scheme and at one width is enough to see a wrong
+# one; the other two looks are taken by `make checks`, and in the tests by a few pages.
+LOOKS = (("light", DESK, "all"), ("light", PHONE, "form"), ("dark", PHONE, "colour"))
+MORE_LOOKS = (("light", DESK, "all"), ("light", PHONE, "all"), ("dark", PHONE, "colour"))
+MORE_LOOKS += (("dark", DESK, "colour"),)
+
+
+def faults_in_all_looks(page, *, more: bool = False) -> list[str]:
+    """What axe, the width and the boxes in dark mode say of the open page; it is left dark."""
     found = []
-    for look in looks(page):
-        dark = look.startswith("dark")
-        faults = violations(page, RULES_OF_COLOUR if dark else None)
+    for scheme, width, what in MORE_LOOKS if more else LOOKS:
+        look(page, scheme, width)
+        faults = violations(page, what)
         if overflow(page) > 0:
             faults.append(f"{overflow(page)} px wider than the window")
-        found += [f"{look}: {fault}" for fault in faults]
+        if scheme == "dark":
+            faults += [f"light box: {box}" for box in page.evaluate(LIGHT_BOXES)]
+        found += [f"{scheme} at {width['width']} px: {fault}" for fault in faults]
+    page.set_viewport_size(NARROW)
+    if overflow(page) > 0:
+        found.append(f"{overflow(page)} px wider than a window of {NARROW['width']} px")
     return found

@@ -15,7 +15,8 @@
   const update = () => {
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth;
-      if (scrolls && !box.hasAttribute("tabindex")) {
+      // Minus one also where the theme says that nothing scrolls; it is late to change its mind.
+      if (scrolls && box.tabIndex < 0) {
         box.tabIndex = 0;
         box.dataset.scrolls = "";
         if (!box.hasAttribute("role")) box.setAttribute("role", "group");

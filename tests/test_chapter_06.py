@@ -133,3 +133,14 @@ def test_two_engines_with_noise_show_half_its_variance_in_k3():
     l = s * torch.randn(1_000_000, generator=runtime.generator("06 noise"), dtype=torch.float64)
     assert float(K3(l).mean()) == pytest.approx(s**2 / 2, rel=0.01)
     assert abs(float(K1(l).mean())) < Z * s / 1_000
+
+
+@pytest.mark.parametrize(("exponent", "loud"), [(0.7, 0.8), (1.3, 1.25)])
+def test_which_sampler_turns_k1_negative_depends_on_the_pair(exponent, loud):
+    """Logged at temperature 1: the sharper sampler where the policy is flatter, else the hotter."""
+    p = torch.arange(1, 1001, dtype=torch.float64).reciprocal().log().log_softmax(0)
+    q = (exponent * p).log_softmax(0)
+    for temperature in (0.8, 1.25):
+        drawn = (q / temperature).softmax(0)
+        k1, ratio = float(drawn @ (q - p)), float(drawn @ (p - q).exp())
+        assert (k1 < 0) == (ratio > 1) == (temperature == loud)

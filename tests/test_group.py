@@ -8,6 +8,7 @@ import math
 import re
 from pathlib import Path
 
+import chapters
 import kl_group
 import nbformat
 import pytest
@@ -28,7 +29,7 @@ GUIDES = {name: text for name, text in PAGES.items() if name.isdigit()}
 AGENDA = re.compile(r"```\{agenda\} (\d+)\n(.*?)```", re.DOTALL)
 QUESTION = re.compile(r"```\{question\}(?P<number> \d+)?\n(?P<body>.*?)\n```", re.DOTALL)
 SHOWN = re.compile(r"\{show\}`[^`]*<(?P<target>[^`]*)>`")
-chapter = functools.cache(kl_group.chapter)
+chapter = functools.cache(chapters.chapter)
 MEETING = re.compile(r"^### Meeting (\d):.*?(?=^##)", re.MULTILINE | re.DOTALL)
 
 
@@ -108,9 +109,9 @@ def meetings() -> dict[int, list[str]]:
 def test_seven_meetings_hold_all_chapters_in_order_and_take_ninety_minutes():
     plan = meetings()
     assert list(plan) == [1, 2, 3, 4, 5, 6, 7]
-    assert [chapter for chapters in plan.values() for chapter in chapters] == list(CHAPTERS)
-    for number, chapters in plan.items():
-        length = sum(int(AGENDA.search(GUIDES[chapter])[1]) for chapter in chapters)
+    assert [chapter for held in plan.values() for chapter in held] == list(CHAPTERS)
+    for number, held in plan.items():
+        length = sum(int(AGENDA.search(GUIDES[chapter])[1]) for chapter in held)
         pause = 10 if number < 7 else 0
         assert length + pause == 90
     table = re.findall(r"\{minutes\}`([\d ]+)`", PAGES["index"])
@@ -158,11 +159,11 @@ def test_links_lead_to_a_figure_of_their_chapter(page):
 
 
 def test_numbers_and_words_of_a_time_are_read():
-    assert kl_group.in_digits("30") == 30
+    assert chapters.in_digits("30") == 30
     assert chapter("16").minutes == 15
     assert chapter("01").minutes == 20
     with pytest.raises(ExtensionError, match="no chapter '99'"):
-        kl_group.chapter("99")
+        chapters.chapter("99")
 
 
 def test_an_agenda_without_times_is_refused():

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kl_landing
+import chapters
 import nbformat
 import pytest
 from sphinx.errors import ExtensionError
@@ -57,7 +57,7 @@ def test_a_claim_is_read_below_the_title(tmp_path):
     for text, claim in (("# T\n\n*The claim: it **is** so.*\n", "It **is** so."), ("# T\n", None)):
         nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell(text)]), path)
         if claim:
-            assert kl_landing.claim_of(path) == claim
+            assert chapters.claim_of(path) == claim
         else:
             with pytest.raises(ExtensionError, match="no line"):
-                kl_landing.claim_of(path)
+                chapters.claim_of(path)

@@ -10,80 +10,22 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 from urllib.parse import quote
 
-import nbformat
+from chapters import browser_figure, chapter, parts
 from docutils import nodes
 from docutils.parsers.rst import directives
-from kl_landing import parts
-from source_keys import reached
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import ReferenceRole, SphinxDirective, SphinxRole
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = ROOT / "notebooks"
-PACKAGE = ROOT / "src" / "kllab"
 KINDS = ("warm-up", "core", "stretch", "open")
-WORDS = {"five": 5, "ten": 10, "fifteen": 15, "twenty": 20, "thirty": 30}
 LINE = re.compile(r"^(?P<minutes>\d+): (?P<what>.+)$")
 TARGET = re.compile(r"^(?P<chapter>\d\d)/(?P<name>[a-z-]+)\?(?P<state>.+)$")
 PLACES = {"atlas": "the-table"}  # a figure stands in the section "Try it"
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """What a chapter says of itself, as Markdown; links in it start at ``notebooks/``."""
-
-    path: Path
-    title: str
-    claim: str
-    needs: str
-    helps: str
-    time: str
-    minutes: int
-    questions: tuple[str, ...]
-
-    @property
-    def page(self) -> str:
-        return f"notebooks/{self.path.stem}"
-
-
-def chapter(number: str) -> Chapter:
-    """The chapter whose file starts with ``number``; an error says what it does not hold."""
-    found = list(NOTEBOOKS.glob(f"{number}_*.ipynb"))
-    if len(found) != 1:
-        raise ExtensionError(f"no chapter {number!r}")
-    path = found[0]
-    cells = nbformat.read(path, as_version=4).cells
-    first = cells[0].source
-
-    def part(pattern: str, text: str = first) -> str:
-        match = re.search(pattern, text, re.MULTILINE)
-        if not match:
-            raise ExtensionError(f"{path.name}: nothing matches {pattern!r}")
-        return match[1]
-
-    time = part(r"^\*\*Time:\*\* (.+)$")
-    last = next((c.source for c in cells if c.source.startswith("## Questions to discuss")), "")
-    return Chapter(
-        path,
-        title=part(r"^# (.+)$"),
-        claim=part(r"^\*The claim: (.+)\*$"),
-        needs=part(r"\*\*You need\*\* (.+?) \*\*It helps\*\*"),
-        helps=part(r"\*\*It helps\*\* (.+)$"),
-        time=time,
-        minutes=in_digits(part(r"(\w+) (?:minutes to read|for the page)", time)),
-        questions=tuple(re.findall(r"^\d+\. (.+)$", last, re.MULTILINE)),
-    )
-
-
-def in_digits(word: str) -> int:
-    """A number as a chapter writes it: 30, or fifteen."""
-    return int(word) if word.isdigit() else WORDS[word]
 
 
 def moved(markdown: str) -> str:
@@ -260,14 +202,8 @@ class Still(SphinxDirective):
     option_spec: ClassVar[dict] = {"settings": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        from kllab import explorables
-
-        for path in (*reached({"kllab.explorables"}, PACKAGE), Path(__file__)):
-            self.env.note_dependency(str(path))
-        name = self.arguments[0]
-        if name not in explorables.__all__ or not name.islower():
-            raise self.error(f"no browser figure {name!r}")
-        made = getattr(explorables, name)(**settings(self.options.get("settings", "")))
+        self.env.note_dependency(__file__)
+        made = browser_figure(self, **settings(self.options.get("settings", "")))
         picture = nodes.container(classes=["still"])
         picture += nodes.raw("", made.fallback, format="html")
         return [picture]

@@ -7,24 +7,17 @@ On paper the first page is the title page, with the version and the day.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-import nbformat
+from chapters import browser_figure, claim_of, link, parts
 from docutils import nodes
 from kl_version import day, version
-from source_keys import reached
-from sphinx import addnodes
 from sphinx.application import Sphinx
-from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "kllab"
 TOC = ROOT / "_toc.yml"
-CLAIM = re.compile(r"^\*The claim: (?P<claim>.+)\*$", re.MULTILINE)
 PRINTED = ("singlehtml", "epub")
 
 
@@ -34,15 +27,9 @@ class LiveFigure(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        from kllab import explorables
-
-        for path in (*reached({"kllab.explorables"}, PACKAGE), Path(__file__)):
-            self.env.note_dependency(str(path))
-        name = self.arguments[0]
-        if name not in explorables.__all__ or not name.islower():
-            raise self.error(f"no browser figure {name!r}")
+        self.env.note_dependency(__file__)
         figure = nodes.container(classes=["live-figure"])
-        figure += nodes.raw("", getattr(explorables, name)().element(), format="html")
+        figure += nodes.raw("", browser_figure(self).element(), format="html")
         return [figure]
 
 
@@ -67,44 +54,16 @@ class ChapterClaims(SphinxDirective):
         source = Path(self.env.doc2path(page))
         self.env.note_dependency(str(source))
         number = PurePosixPath(page).name[:2]
-        link = addnodes.pending_xref(
-            "",
-            nodes.inline(classes=["xref", "doc"]),
-            refdomain="std",
-            reftype="doc",
-            reftarget=f"/{page}",
-            refexplicit=False,
-            refwarn=True,
-            refdoc=self.env.docname,
-        )
         claim, messages = self.parse_inline(claim_of(source), lineno=self.lineno)
         return nodes.paragraph(
             "",
             "",
             nodes.inline("", f"{number} ", classes=["number"]),
-            link,
+            link(self.env, page),
             nodes.Text(" "),
             nodes.inline("", "", *claim, classes=["claim"]),
             *messages,
         )
-
-
-def parts(env) -> Iterator[tuple[str, list[str]]]:
-    """The parts of the table of contents that hold chapters, in order."""
-    for tree in env.external_site_map.root.subtrees:
-        pages = [page for page in tree.files() if page.startswith("notebooks/")]
-        if pages:
-            yield tree.caption, pages
-
-
-def claim_of(notebook: Path) -> str:
-    """The claim below a chapter's title, as Markdown that starts with a capital letter."""
-    first = nbformat.read(notebook, as_version=4).cells[0].source
-    found = CLAIM.search(first)
-    if not found:
-        raise ExtensionError(f"{notebook.name}: no line '*The claim: …*' below the title")
-    claim = found["claim"]
-    return claim[0].upper() + claim[1:]
 
 
 def edition() -> str:

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from chapters import link
 from docutils import nodes
 from kl_version import commit, day, version
 from myst_nb.sphinx_ import NbMetadataCollector
 from source_keys import COMPUTES, scale
-from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
@@ -121,16 +121,7 @@ class WriteRunTimes(SphinxPostTransform):
     def chapter(self, name: str) -> nodes.Node:
         number = Path(name).name.partition("_")[0]
         title = f"{number} {self.env.titles[name].astext()}"
-        return addnodes.pending_xref(
-            "",
-            nodes.inline("", title),
-            refdomain="std",
-            reftype="doc",
-            reftarget=f"/{name}",
-            refexplicit=True,
-            refwarn=True,
-            refdoc=self.env.docname,
-        )
+        return link(self.env, name, title)
 
 
 def seconds_text(seconds: float) -> nodes.Text:

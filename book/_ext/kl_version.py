@@ -73,9 +73,8 @@ def version_line(found: Commit | None, now: datetime) -> str:
     return f'<p class="kl-version">{", ".join(parts)}.{note}</p>'
 
 
-def report_address(page: str) -> str | None:
+def report_address(page: str, found: Commit | None) -> str | None:
     """Where a mistake on a page is reported; None where the repository is not known."""
-    found = commit()
     where = f"version {version()}" + (f", commit {found.short}" if found else "")
     return issue_form("mistake.yml", title=f"{page}: ", page=page, version=where)
 
@@ -84,7 +83,7 @@ def add_foot(app: Sphinx, pagename, templatename, context, doctree) -> None:
     context["kl_version_line"] = version_line(app.kl_commit, app.kl_started)
     if app.builder.name != "html":  # one long page: nobody reads "this page" there
         return
-    report = report_address(pagename)
+    report = report_address(pagename, app.kl_commit)
     # From the page itself the way is "#".
     section = context["pathto"](ERRATA).removesuffix("#") + f"#{REPORT}"
     context["kl_report"] = report or section

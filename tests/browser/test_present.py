@@ -100,6 +100,7 @@ def test_all_slides_of_a_chapter_and_the_page_afterwards(chrome, site, name):
         page.keyboard.press("Enter")
         page.wait_for_selector(SHOWN)
         assert page.evaluate(PAGE) != before
+        page.keyboard.press("Home")
         headings = check_slides(page, f"{name} in a room")
         assert {"The puzzle", "Summary", "Questions to discuss"} <= set(headings)
         assert not {"Exercises", "Break it", "Sources", "Play"} & set(headings)
@@ -119,6 +120,36 @@ def test_all_slides_of_a_chapter_and_the_page_afterwards(chrome, site, name):
 GAUSSIANS = "notebooks/02_three_estimators.html"
 FIGURE = "kl-two-gaussians"
 HANDLE = handle_selector("mean of p")
+
+
+@pytest.mark.browser
+def test_the_view_begins_where_the_reader_is(chrome, site):
+    with watched(chrome, viewport=ROOM) as (page, faults):
+        open_page(page, (site / GAUSSIANS).as_uri())
+        for place, expected in (
+            ("h1", "Three estimators"),
+            ("#summary", "Summary"),
+            ("kl-two-gaussians", "Try it"),
+        ):
+            page.locator(place).first.evaluate(
+                "e => e.scrollIntoView({ block: 'start', behavior: 'instant' })"
+            )
+            page.locator("#present").click()
+            page.wait_for_selector(SHOWN)
+            assert page.locator(f"{SHOWN} :is(h1, h2)").inner_text() == expected
+            assert (page.locator(f"{SHOWN} kl-two-gaussians").count() == 1) == (place[:2] == "kl")
+            leave(page)
+            page.wait_for_function("() => location.hash === ''")
+        assert faults == []
+
+
+@pytest.mark.browser
+def test_a_list_stands_with_the_sentence_that_leads_up_to_it(chrome, site):
+    with watched(chrome, viewport=ROOM) as (page, _):
+        start(page, (site / "notebooks/05_unbiased_and_useless.html").as_uri())
+        slide = page.locator(".kl-present .slide", has_text="Two numbers warn")
+        assert slide.count() == 1
+        assert slide.locator("li").count() >= 2
 
 
 def to_figure(page) -> None:

@@ -62,6 +62,17 @@
     }
   }
 
+  /** The slide where the reader is: of the live figure in sight, or the first of the section. */
+  function here(slides) {
+    if (scrollY < innerHeight / 2) return 0;
+    const above = (element) => element.getBoundingClientRect().top < innerHeight / 2;
+    const seen = (part) => part.isConnected && above(part) && part.getBoundingClientRect().bottom > 0;
+    const live = slides.findIndex(({ parts }) => parts.some(seen));
+    if (live >= 0) return live;
+    const begun = slides.findLast(({ section }) => above(section));
+    return Math.max(0, slides.findIndex(({ section }) => section === begun?.section));
+  }
+
   function follow() {
     const slide = asked();
     if (slide === null) close();
@@ -71,9 +82,10 @@
 
   // ---- opening and closing ----------------------------------------------------------------
 
-  function open(at) {
+  function open(at = null) {
     if (view) return;
     const slides = window.klSpine.spine(article);
+    at ??= here(slides);
     const name = slides[0].heading.textContent.trim();
     const stage = make("div", { class: "stage bd-content", tabindex: "-1", autofocus: "" });
     const deck = make("div", { class: "deck bd-article" });
@@ -304,7 +316,7 @@
     await loaded;
     if (view) return;
     write("#present", { ...history.state, klPresent: true }, "pushState");
-    open(0);
+    open();
   });
   // Before the figures' own listeners, which then read an address that holds their state.
   addEventListener("popstate", follow, { capture: true });

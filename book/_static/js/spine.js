@@ -1,7 +1,7 @@
 // The spine of a chapter: which parts of its page go on slides. The rules, in words, are in
 // CONTRIBUTING; nothing is written twice, so a slide says what the page says.
 //
-// A slide is { kicker, heading, parts }. A part is a copy of something on the page or, where it is
+// A slide is { kicker, heading, parts, section }. A part is a copy of something on the page or, where it is
 // alive, the thing itself, which is still in the page then.
 window.klSpine = (() => {
   const PUZZLE = "the-puzzle";
@@ -92,7 +92,7 @@ window.klSpine = (() => {
     if (LEFT_OUT.has(section.id) || section.matches(OFF)) return;
     const title = section.querySelector(":scope > :is(h1, h2, h3)");
     const below = copy(title).textContent.trim();
-    const start = (...parts) => slides.push({ kicker, heading: copy(title), parts });
+    const start = (...parts) => slides.push({ kicker, heading: copy(title), parts, section });
 
     if (section.id === QUESTIONS) {
       for (const question of section.querySelectorAll(":scope > ol > li")) {
@@ -146,7 +146,10 @@ window.klSpine = (() => {
         if (whole) add(copy(block));
         else add(...say(lead && lines(lead).at(-1)), copy(block), ...say(reading));
       } else if (kind === "words") {
+        // A sentence that ends in "two numbers warn" needs the two numbers.
+        const led = !whole && block.matches("ul, ol") && leadOf(place);
         if (whole || wanted) addWords(copy(block));
+        else if (led) add(...say(lines(led).at(-1)), copy(block));
       } else if (kind === "figure") {
         addFigure(place === block ? copy(block) : framed(block));
       } else if (kind === "table") {
@@ -168,7 +171,7 @@ window.klSpine = (() => {
   /** The slides of a page's article. */
   function spine(article) {
     const chapter = article.querySelector("section");
-    const slides = [{ kicker: "", heading: copy(chapter.querySelector("h1")), parts: [] }];
+    const slides = [{ kicker: "", heading: copy(chapter.querySelector("h1")), parts: [], section: chapter }];
     const claim = chapter.querySelector(":scope > p");
     if (claim) slides[0].parts.push(copy(claim));
     const name = slides[0].heading.textContent.trim();

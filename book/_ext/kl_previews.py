@@ -149,7 +149,6 @@ def with_root(card: str, page: str) -> str:
     soup = BeautifulSoup(card, "html.parser")
     for image in soup.find_all("img"):
         image["src"] = address(page, str(image["src"]))
-        image["loading"] = "eager"
     return str(soup)
 
 

@@ -19,7 +19,7 @@ ICON = re.compile(
     r'"?(?P<name>[\w-]+)"?:\[\d+,\d+,\[[^\]]*\],"[0-9a-f]*",(?:"[^"]*"|\[(?:"[^"]*",?)+\])\],?'
 )
 USED = re.compile(r"\bfa-([\w-]+)")
-IMAGE = re.compile(r'<img\b(?![^>]*\b(?:width|loading)=)(?P<before>[^>]*?\bsrc="(?P<src>[^"]+)")')
+IMAGE = re.compile(r'<img\b(?![^>]*\bwidth=)(?P<before>[^>]*?\bsrc="(?P<src>[^"]+)")')
 SVG_SIZE = re.compile(r'<svg\b[^>]*?\swidth="([\d.]+)pt"[^>]*?>', re.DOTALL)
 SVG_HEIGHT = re.compile(r'\sheight="([\d.]+)pt"')
 LONGEST = 200  # characters of a description that search engines show

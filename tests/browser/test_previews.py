@@ -65,7 +65,7 @@ def test_a_card_for_each_kind_of_target():
     assert kl_previews.make_cards(PAGES) == {
         "book/sources.html#a2020": "<p>A. Writer. <em>A title.</em> link</p>",
         "book/sources.html#f": "<p><code>f(x)</code></p><p>What f does.</p>",
-        "book/sources.html#fig-a": '<figure><img alt="A" loading="eager" src="_images/a.svg"/>'
+        "book/sources.html#fig-a": '<figure><img alt="A" src="_images/a.svg"/>'
         "<figcaption><p>Seen.</p>\n</figcaption></figure>",
         "book/sources.html#equation-e": '<div class="math notranslate nohighlight">\\[x\\]</div>',
         "notebooks/01.html#one": "<p><strong>One</strong></p><p>The claim.</p>",

@@ -13,7 +13,7 @@ from sitechecks.published import CompressingHandler
 
 LIMIT = 1_000_000  # bytes
 SHOWN = 5
-# Pictures below the fold load when they are near, so the whole page passes by.
+# Browser figures start when they are near, so the whole page passes by.
 TO_THE_END = """async () => {
   for (let y = 0; y < document.body.scrollHeight; y += innerHeight) {
     scrollTo({ top: y, behavior: "instant" });
